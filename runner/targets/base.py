@@ -1,0 +1,74 @@
+"""The small protocol that a target fulfils, and the table of targets. A new target is one file and one line here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from runner.errors import FailureKind, RequestError, nearest
+from runner.records import Device, Limits, Target, TargetKind
+
+
+class Backend(Protocol):
+    """What the runner asks of a target. Vendor libraries are imported inside the methods."""
+
+    kind: TargetKind
+    torch_device: str
+    """What torch calls a device of this target: "cpu" or "cuda"."""
+    source_suffix: str
+    """`.c` or `.cu`: what an editor should call the generated source."""
+
+    def target(self, arch: str | None = None) -> Target:
+        """The target for an architecture, or for this machine's device (or the usual one where it has none)."""
+
+    def limits(self, target: Target) -> Limits: ...
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of this machine that this process may use; empty where there are none."""
+
+    def visible(self, device: Device | None) -> dict[str, str]:
+        """Environment that shows a child process this device alone; None hides all of them."""
+
+    def compile_options(self, target: Target) -> dict[str, Any]:
+        """Keyword arguments for `tilelang.compile`."""
+
+    def mma(self, source: str) -> tuple[int, str] | None:
+        """Textual count and name of the matrix instruction in source stripped of comments and strings; None: has none."""
+
+    def resources(self, blob_dir: str, log: str) -> dict[str, int]:
+        """Registers, spilled bytes and shared memory, as far as the compiler tells."""
+
+    def time(self, call: Callable[[], object], repeat: int, clear: Callable[[], object]) -> tuple[float, ...]:
+        """Milliseconds of each of `repeat` calls, with `clear` before each, outside the timed part."""
+
+    def cache_clearer(self) -> Callable[[], object]:
+        """A function that drives a previous call's data out of the device's last-level cache."""
+
+    def synchronize(self) -> None: ...
+
+    def state(self, device: Device) -> dict[str, float | str]:
+        """Clock, power, temperature, threads: what a timing was taken under, where a tool tells."""
+
+    def versions(self) -> dict[str, str]:
+        """Driver, toolkit and compiler."""
+
+    def classify(self, message: str) -> tuple[FailureKind, bool]:
+        """What a device error's text means, and whether it is sticky (the process cannot go on)."""
+
+
+BACKENDS: Mapping[str, str] = {
+    "maca": "runner.targets.maca:MACA",
+    "cuda": "runner.targets.cuda:CUDA",
+    "cpu": "runner.targets.cpu:CPU",
+}
+"""In the order that `auto` prefers them."""
+
+
+def backend(kind: str) -> Backend:
+    """The backend of a kind of target. Raises RequestError that lists the choices."""
+    if kind not in BACKENDS:
+        raise RequestError(f"no target {kind!r}: {nearest(kind, [*BACKENDS, 'auto'])}")
+    module, _, attribute = BACKENDS[kind].partition(":")
+    found: Backend = getattr(importlib.import_module(module), attribute)
+    return found
