@@ -292,6 +292,35 @@ class Outcome:
         demand(bool(self.reason), "needs a reason")
 
 
+@dataclass(frozen=True)
+class SweepInfo:
+    """What a sweep is, as far as its record goes: who asked what, of which workload, on which device model."""
+
+    id: str  # 8 hex digits, new for every submit
+    name: str
+    question: str
+    file: str  # as the user named it
+    text: str  # the file's own text
+    workload: Workload
+    target: Target
+    device: Device  # the first of the model that the sweep runs on
+    protocol: str
+    acceptance: Acceptance
+    swept: tuple[str, ...]  # knobs that vary, in the file's order
+    notes: tuple[str, ...] = ()  # what was said aloud: overrides by target, the target chosen by `auto`
+    commit: str = ""  # git commit of the working tree, "+dirty" when it was changed; empty outside git
+
+
+@dataclass(frozen=True)
+class RankedRow:
+    """One line of a sweep's table; every timed variant has one, best first, whether measured now or taken from before."""
+
+    run_id: str
+    outcome: Outcome
+    paired: Paired | None = None  # finalists only
+    reused: bool = False
+
+
 def to_dict(record: Any) -> Any:
     """A record as plain JSON values; bytes are left out (they travel on their own)."""
     if isinstance(record, Enum):
