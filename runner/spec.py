@@ -1,0 +1,244 @@
+"""A sweep file -> `SweepSpec`. All validation happens here, before anything starts.
+
+Every fault is a `SpecError`: one line with the file, the line and what to write instead; the first one found is
+reported. The schema is docs/sweep-file.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from runner.errors import RequestError, SpecError, nearest
+from runner.expression import parse
+from runner.knobs import Config, KnobReader
+from runner.overrides import check_one_shape, differences, layer_of_setting, layers_by_target, overlaid
+from runner.records import Acceptance, Protocol, TargetKind, Value, Workload
+from runner.yaml_lines import Node, load
+
+if TYPE_CHECKING:
+    from kernels.family import Family
+
+Strategy = Literal["grid", "one_at_a_time", "list"]
+
+SECTIONS = (
+    *("name", "question", "kernel", "workload", "target", "base", "sweep", "configs", "strategy", "where"),
+    *("measure", "accept", "on"),
+)
+MOE = ("batch_size", "seq_len", "top_k", "hidden_size", "intermediate_size")
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """What a sweep file asks, for the kind of target it will run on. `base` has a value for every knob."""
+
+    name: str
+    question: str
+    family: str  # as written in `kernel:`
+    workload: Workload
+    kind: TargetKind
+    arch: str | None  # from `target: cuda/sm_90a`; None: the device's own
+    base: Config
+    sweep: dict[str, tuple[Value, ...]]  # strategies grid and one_at_a_time
+    listed: tuple[Config, ...]  # strategy list: what each config changes of `base`
+    strategy: Strategy
+    where: tuple[str, ...]
+    protocol: Protocol
+    finals: int
+    acceptance: Acceptance
+    file: str
+    text: str
+    notes: tuple[str, ...] = ()  # what `on:` and `--set` changed, one line each
+
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """The knobs that vary, in the file's order."""
+        return tuple(dict.fromkeys([*self.sweep, *(knob for config in self.listed for knob in config)]))
+
+
+def load_spec(
+    path: str | Path,
+    choose: Callable[[str], TargetKind],
+    load_family: Callable[[str], Family],
+    settings: Sequence[str] = (),
+) -> SweepSpec:
+    """Reads a sweep file for the target that `choose` makes of its `target:` ("auto" where it has none).
+
+    `settings` are `--set` options, `PATH=VALUE`; they win over the file's `on:`. Raises SpecError.
+    """
+    file = str(path)
+    text = _text_of(Path(path))
+    root = load(text, file)
+    if root.value is None:
+        raise SpecError("the file is empty: it needs at least name, kernel and workload", file)
+    keys = root.mapping("a sweep file", SECTIONS)
+    name = _required(root, "kernel", "kernel: gemm").text("kernel")
+    family = _asked(keys["kernel"], file, lambda: load_family(name))
+    wanted, arch = _target(keys.get("target"))
+    kind = _asked(keys.get("target"), file, lambda: choose(wanted))
+    check_one_shape(keys.get("workload"))
+    layers = layers_by_target(keys.get("on"))
+
+    def read(tree: Node, kind: TargetKind, final: bool) -> SweepSpec:
+        return _Reader(name, family, kind, final).read(tree, arch if kind == wanted else None, text)
+
+    plain = read(root, kind, final=False)
+    tree = overlaid(root, layers[kind]) if kind in layers else root
+    on_target = read(tree, kind, final=False)
+    for setting in settings:
+        tree = overlaid(tree, layer_of_setting(setting, [knob.name for knob in family.knobs]))
+    spec = read(tree, kind, final=True)
+    for other in sorted(layers.keys() - {kind}):  # a fault that shows on another target only is this file's all the same
+        for final in (False, True):  # a misspelt `threads: null` is better called misspelt than missing
+            read(overlaid(root, layers[other]), cast(TargetKind, other), final)
+    by_target, by_hand = (plain, on_target, f"on {kind}", f"changed for {kind}"), (on_target, spec, "--set", "changed by --set")
+    return _with_changes(spec, by_target, by_hand)
+
+
+def _with_changes(spec: SweepSpec, *steps: tuple[SweepSpec, SweepSpec, str, str]) -> SweepSpec:
+    """The spec with a note for each thing a layer changed, and with where its shape came from."""
+    notes = [note for before, after, who, _ in steps for note in differences(who, _facts(before), _facts(after))]
+    shapes = [((a.workload.shape, a.workload.dtype), (b.workload.shape, b.workload.dtype), why) for a, b, _, why in steps]
+    origin = [spec.workload.origin, *(why for before, after, why in shapes if before != after)]
+    return replace(spec, notes=tuple(notes), workload=replace(spec.workload, origin=", ".join(filter(None, origin))))
+
+
+def _target(node: Node | None) -> tuple[str, str | None]:
+    """The target asked for and its architecture: `cuda/sm_90a` names both."""
+    wanted, _, arch = node.text("target").partition("/") if node else ("auto", "", "")
+    if node and arch and wanted == "auto":
+        raise node.fault("an architecture needs its target by name: write it as cuda/sm_90a")
+    return wanted, arch or None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise SpecError("is not UTF-8 text: save it as UTF-8", path) from None
+    except FileNotFoundError:
+        found = [str(p) for folder in {path.parent, Path("sweeps")} for p in folder.glob("*.y*ml")]
+        hint = nearest(str(path), found) if found else f"there is no .yaml file in {path.parent}"
+        raise SpecError(f"there is no such file: {hint}", path) from None
+    except OSError as error:
+        raise SpecError(f"cannot be read ({error.strerror}): name a sweep file", path) from None
+
+
+def _asked(node: Node | None, file: str, ask: Callable[[], Any]) -> Any:
+    """An answer from outside; its RequestError becomes a fault of the line that asked."""
+    try:
+        return ask()
+    except RequestError as error:
+        raise (node or Node(None, file)).fault(str(error)) from error
+
+
+def _required(root: Node, key: str, example: str) -> Node:
+    keys = root.value
+    if not isinstance(keys, dict) or key not in keys:
+        raise root.fault(f"{key} is missing: write '{example}'")
+    return keys[key]
+
+
+def _facts(spec: SweepSpec) -> dict[str, Any]:
+    """All that a layer can change, by the words a person uses for it."""
+    accept = {key: getattr(spec.acceptance, key) for key in ("max_abs_error", "mma", "min_speedup", "max_spread")}
+    measure = {"warmup": spec.protocol.warmup, "repeat": spec.protocol.repeat, "finals": spec.finals}
+    sweep = {f"sweep of {knob}": values for knob, values in spec.sweep.items()}
+    whole = {"configs": spec.listed, "strategy": spec.strategy, "where": spec.where, "name": spec.name, "question": spec.question}
+    return {**spec.workload.shape, "dtype": spec.workload.dtype, **spec.base, **sweep, **measure, **accept, **whole}
+
+
+class _Reader:
+    """Reads one tree, section by section, for one kind of target; `final` is what KnobReader makes of it."""
+
+    def __init__(self, kernel: str, family: Family, kind: TargetKind, final: bool):
+        self.kernel, self.family, self.kind = kernel, family, kind
+        self.knobs = KnobReader(family, kind, final)
+
+    def read(self, root: Node, arch: str | None, text: str) -> SweepSpec:
+        keys = root.mapping("a sweep file", SECTIONS)
+        nothing = Node(None, root.source)
+        strategy = cast(Strategy, keys["strategy"].choice("strategy", get_args(Strategy)) if "strategy" in keys else "grid")
+        if (strategy == "list") != ("configs" in keys):
+            lonely = keys.get("configs") or keys["strategy"]
+            raise lonely.fault("'configs' and 'strategy: list' need each other: write both or neither")
+        if strategy == "list" and "sweep" in keys:
+            raise keys["sweep"].fault("a sweep with 'strategy: list' takes its configs from 'configs': remove 'sweep'")
+        measure = keys.get("measure", nothing).mapping("measure", ("warmup", "repeat", "finals"))
+        default = Protocol()
+        return SweepSpec(
+            name=_required(root, "name", "name: my-sweep").text("name"),
+            question=keys["question"].text("question") if "question" in keys else "",
+            family=self.kernel,
+            workload=self.workload(_required(root, "workload", "workload: {M: 512, N: 512, K: 512, dtype: float16}")),
+            kind=self.kind,
+            arch=arch,
+            base=self.knobs.base(keys.get("base", nothing)),
+            sweep=self.knobs.sweep(keys.get("sweep", nothing)),
+            listed=self.knobs.configs(keys.get("configs")),
+            strategy=strategy,
+            where=self.where(keys.get("where", nothing)),
+            protocol=Protocol(
+                warmup=measure["warmup"].integer("warmup", 0) if "warmup" in measure else default.warmup,
+                repeat=measure["repeat"].integer("repeat", 1) if "repeat" in measure else default.repeat,
+            ),
+            finals=measure["finals"].integer("finals", 0) if "finals" in measure else 3,
+            acceptance=self.acceptance(keys.get("accept", nothing)),
+            file=root.source,
+            text=text,
+        )
+
+    def workload(self, node: Node) -> Workload:
+        dims = self.family.dims
+        keys = node.mapping("workload", (*dims, "dtype", "moe"))
+        shape, origin = self.moe(keys["moe"]) if "moe" in keys else ({}, "")
+        if shape and all(dim in keys for dim in dims):
+            origin = ""  # nothing of the moe is left
+        shape.update({dim: keys[dim].integer(dim, 1) for dim in dims if dim in keys})
+        if lacking := [dim for dim in dims if dim not in shape]:
+            hint = " (or moe)" if dims == ("M", "N", "K") else ""
+            raise node.fault(f"workload lacks {', '.join(lacking)}: give all of {', '.join(dims)}{hint}")
+        if "dtype" not in keys:
+            raise node.fault(f"workload lacks dtype: choose from {', '.join(self.family.dtypes)}")
+        dtype = keys["dtype"].choice(f"the dtype of {self.family.name}", self.family.dtypes)
+        return Workload(self.kernel, {dim: shape[dim] for dim in dims}, dtype, origin)
+
+    def moe(self, node: Node) -> tuple[dict[str, int], str]:
+        """The GEMM that a mixture-of-experts layer comes to, and the words for where it came from."""
+        keys = node.mapping("moe", MOE)
+        if set(self.family.dims) != {"M", "N", "K"}:
+            raise node.fault(f"moe describes M, N and K, and {self.family.name} has {', '.join(self.family.dims)}: give those")
+        if lacking := [key for key in MOE if key not in keys]:
+            raise node.fault(f"moe lacks {', '.join(lacking)}: give all of {', '.join(MOE)}")
+        batch_size, seq_len, top_k, hidden_size, intermediate_size = (keys[key].integer(key, 1) for key in MOE)
+        rows = replace(node, value=batch_size * seq_len * top_k).integer("M = batch_size * seq_len * top_k", 1)
+        origin = "moe: " + " ".join(f"{key}={keys[key].value}" for key in MOE)
+        return {"M": rows, "N": intermediate_size, "K": hidden_size}, origin
+
+    def where(self, node: Node) -> tuple[str, ...]:
+        if node.value is None:
+            return ()
+        names = [*(knob.name for knob in self.family.knobs), *self.family.dims]
+        items = (node,) if isinstance(node.value, str) else node.sequence("where")
+        return tuple(self.condition(item, names) for item in items)
+
+    def condition(self, node: Node, names: list[str]) -> str:
+        try:
+            return parse(node.text("a condition of where"), names).text
+        except SpecError:
+            raise
+        except RequestError as error:
+            raise node.fault(str(error)) from error
+
+    def acceptance(self, node: Node) -> Acceptance:
+        default = Acceptance()
+        keys = node.mapping("accept", ("max_abs_error", "mma", "min_speedup", "max_spread"))
+        error, mma, speedup, spread = (keys.get(key) for key in ("max_abs_error", "mma", "min_speedup", "max_spread"))
+        return Acceptance(
+            max_abs_error=error.number("max_abs_error", 0) if error else default.max_abs_error,
+            mma=mma.choice("mma", ("required", "none")) if mma else default.mma,
+            min_speedup=speedup.number("min_speedup", 0, above=True) if speedup else default.min_speedup,
+            max_spread=spread.number("max_spread", 0, above=True) if spread else default.max_spread,
+        )
