@@ -89,25 +89,27 @@ class Family(Protocol):
         """Floating-point operations of one call."""
 
 
-def load_family(name: str) -> Family:
+def load_family(name: str, search: Sequence[str] = ()) -> Family:
     """The family of a sweep file's `kernel:`, by built-in name or as `module:attribute`.
 
-    A user's module is looked for in the current folder too. Raises RequestError with what to write instead.
+    A user's module is looked for in `search` and the current folder too. Raises RequestError with what to write instead.
     """
     path = BUILT_IN.get(name, name)
     module_name, colon, attribute = path.partition(":")
     if not colon:
         hint = nearest(name, BUILT_IN)
         raise RequestError(f"no kernel family {name!r}: {hint} (a family of your own is named module:attribute)")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    sys.path.extend(f for f in (*search, os.getcwd()) if f not in sys.path)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise RequestError(f"kernel family {name!r}: cannot import {module_name!r} ({error})") from error
+    except Exception as error:  # a user's module may raise anything; it must cost one line, not a traceback
+        why = str(error).splitlines()[0] if str(error) else "no message"
+        raise RequestError(f"kernel family {name!r}: cannot import {module_name!r}: {type(error).__name__}: {why}") from error
     family = getattr(module, attribute, None)
     if family is None:
-        raise RequestError(f"kernel family {name!r}: module {module_name!r} has no {attribute!r}: {nearest(attribute, vars(module))}")
+        raise RequestError(
+            f"kernel family {name!r}: module {module_name!r} has no {attribute!r}: {nearest(attribute, vars(module))}"
+        )
     missing = [m for m in Family.__protocol_attrs__ if not hasattr(family, m)] if hasattr(Family, "__protocol_attrs__") else []
     if missing or not isinstance(family, Family):
         lacks = f", it lacks {', '.join(sorted(missing))}" if missing else ""
@@ -135,7 +137,10 @@ def _reachable(module: ModuleType) -> Iterator[ModuleType]:
         if current.__name__ in seen or os.path.dirname(getattr(current, "__file__", None) or "") != home:
             continue
         seen[current.__name__] = current
-        used = (v if isinstance(v, ModuleType) else sys.modules.get(getattr(v, "__module__", None) or "") for v in vars(current).values())
+        used = (
+            v if isinstance(v, ModuleType) else sys.modules.get(getattr(v, "__module__", None) or "")
+            for v in vars(current).values()
+        )
         queue.extend(m for m in used if m is not None)
     return iter(seen.values())
 
@@ -146,4 +151,8 @@ def defaults(knobs: Sequence[Knob], kind: TargetKind) -> dict[str, Value]:
 
 
 def _yaml(value: Value) -> str:
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
+    return (
+        {True: "true", False: "false", None: "null"}.get(value, str(value))
+        if isinstance(value, (bool, type(None)))
+        else str(value)
+    )

@@ -38,7 +38,9 @@ class Gemm:
         Knob("block_M", 128, "Rows of C that one block computes."),
         Knob("block_N", 128, "Columns of C that one block computes."),
         Knob("block_K", 64, "Depth of the A and B tiles of one step along K."),
-        Knob("num_stages", 1, "Tiles in flight: copies of the next overlap the multiplication of this.", (0, 1, 2, 3, 4, 5, 6), GPU),
+        Knob(
+            "num_stages", 1, "Tiles in flight: copies of the next overlap the multiplication of this.", (0, 1, 2, 3, 4, 5, 6), GPU
+        ),
         Knob("threads", 256, "Threads of one block.", (64, 128, 256, 384, 512, 1024), GPU),
         Knob("b_interleave", 1, "B packed ahead as [K/i, N, i]: i consecutive k of one column side by side.", (1, 2, 4, 8, 16)),
     )

@@ -1,12 +1,12 @@
 """Every error the product raises on purpose, and every way a job can fail.
 
-    RunnerError
-    ├── RequestError          the request is wrong: nothing started            exit 2
-    │   ├── SpecError         a sweep file, with file, line and suggestion
-    │   └── NotFound          a run, a best or a device that is not there, or an ambiguous name
-    ├── Refused               a gate said no; the verdicts say why             exit 1
-    ├── InfrastructureLost    a worker, a server or a device went away         exit 3
-    └── JobFailed             one job failed; carries a FailureKind
+RunnerError
+├── RequestError          the request is wrong: nothing started            exit 2
+│   ├── SpecError         a sweep file, with file, line and suggestion
+│   └── NotFound          a run, a best or a device that is not there, or an ambiguous name
+├── Refused               a gate said no; the verdicts say why             exit 1
+├── InfrastructureLost    a worker, a server or a device went away         exit 3
+└── JobFailed             one job failed; carries a FailureKind
 """
 
 from __future__ import annotations
@@ -65,14 +65,17 @@ class InfrastructureLost(RunnerError):
 
 
 class JobFailed(RunnerError):
-    """One job failed. `kind` says how, `detail` is one readable line, `output` the tail of what it printed."""
+    """One job failed. `kind` says how, `detail` is one readable line, `output` the tail of what it printed.
 
-    def __init__(self, kind: FailureKind, detail: str, output: str = ""):
-        self.kind, self.detail, self.output = kind, detail, output
+    `sticky` means that the process it ran in cannot be used again (a device error that poisons its context).
+    """
+
+    def __init__(self, kind: FailureKind, detail: str, output: str = "", sticky: bool = False):
+        self.kind, self.detail, self.output, self.sticky = kind, detail, output, sticky
         super().__init__(f"{kind.value}: {detail}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (JobFailed, (self.kind, self.detail, self.output))
+        return (JobFailed, (self.kind, self.detail, self.output, self.sticky))
 
 
 def nearest(word: str, choices: object) -> str:

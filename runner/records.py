@@ -192,12 +192,11 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison with the baseline's output. `fault` is empty when the output is finite and wholly written."""
+    """One comparison of a finite, wholly written output with the baseline's; a worse one is a failure, not a check."""
 
     seed: int
-    when: str  # "before timing" or "after timing"
+    when: str  # "before timing", "as timed" or "after timing"
     max_abs_error: float
-    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -288,7 +287,10 @@ class Outcome:
         demand((self.artifact is not None) or not timed, "needs its artifact")
         demand(bool(self.duplicate_of) == (self.status is Status.DUPLICATE), "names its twin exactly when a duplicate")
         demand(timed or self.decision is Decision.REJECTED, "was not timed and can only be rejected")
-        demand((self.failure is not None) == (not timed and self.status is not Status.PRUNED), "carries a failure exactly when it failed")
+        demand(
+            (self.failure is not None) == (not timed and self.status is not Status.PRUNED),
+            "carries a failure exactly when it failed",
+        )
         demand(bool(self.reason), "needs a reason")
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-__all__ = ["median", "quantile", "relative_spread", "paired_speedup", "drift"]
+__all__ = ["drift", "median", "paired_speedup", "quantile", "relative_spread"]
 
 CONFIDENCE = 0.95
 

@@ -18,6 +18,8 @@ class Backend(Protocol):
     """What torch calls a device of this target: "cpu" or "cuda"."""
     source_suffix: str
     """`.c` or `.cu`: what an editor should call the generated source."""
+    compiles_disturb_timing: bool
+    """Whether a build on the same machine slows what is timed: then all builds come first."""
 
     def target(self, arch: str | None = None) -> Target:
         """The target for an architecture, or for this machine's device (or the usual one where it has none)."""
@@ -36,8 +38,11 @@ class Backend(Protocol):
     def mma(self, source: str) -> tuple[int, str] | None:
         """Textual count and name of the matrix instruction in source stripped of comments and strings; None: has none."""
 
-    def resources(self, blob_dir: str, log: str) -> dict[str, int]:
-        """Registers, spilled bytes and shared memory, as far as the compiler tells."""
+    def resources(self, log: str) -> dict[str, int]:
+        """Registers and spilled bytes, as far as the compiler told in the build's log."""
+
+    def prepare(self) -> None:
+        """What a timing process sets up before anything else: thread counts."""
 
     def time(self, call: Callable[[], object], repeat: int, clear: Callable[[], object]) -> tuple[float, ...]:
         """Milliseconds of each of `repeat` calls, with `clear` before each, outside the timed part."""

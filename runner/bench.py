@@ -1,0 +1,246 @@
+"""Artifact -> measurement. Runs in a child process that sees one device. Never compiles.
+
+How time is taken and results are checked is protocol version 1 (docs/protocol.md). Any change here that could move
+a number raises `records.PROTOCOL_VERSION`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from kernels.family import load_family
+from runner import stats
+from runner.artifacts import load_kernel
+from runner.errors import FailureKind, JobFailed
+from runner.records import Artifact, Check, Device, Measurement, Paired, Protocol, TargetKind, Variant, Workload
+from runner.targets.base import backend
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SEEDS = (20_240, 20_241)
+"""The first seed's inputs are timed; the second proves that the result follows the inputs."""
+
+GROSSLY_WRONG = 0.01
+"""An error above this share of the output's largest value is no rounding: the result is wrong, whatever the limit."""
+
+
+@dataclass(frozen=True)
+class BenchJob:
+    variant: Variant
+    artifact: Artifact
+    device: Device
+    protocol: Protocol
+    search: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BaselineJob:
+    workload: Workload
+    device: Device
+    protocol: Protocol
+    search: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PairJob:
+    candidate: Variant
+    candidate_artifact: Artifact
+    reference: Variant
+    reference_artifact: Artifact
+    device: Device
+    protocol: Protocol
+    search: tuple[str, ...] = ()
+
+
+def measure(job: BenchJob) -> Measurement:
+    """Check, time and check again one variant. Raises JobFailed(WRONG_RESULT | LAUNCH_ERROR | CRASH)."""
+    target = backend(job.device.kind)
+    target.prepare()
+    with _device_errors(job.device.kind):
+        kernel = _Loaded(job.variant, job.artifact, job.search)
+        checks = [kernel.check(seed, "before timing") for seed in reversed(SEEDS)]
+        clear = target.cache_clearer()
+        for _ in range(job.protocol.warmup):
+            kernel()
+        target.synchronize()
+        with _StateSampler(job.device) as sampler:
+            samples = target.time(kernel, job.protocol.repeat, clear)
+        checks += [kernel.compare(SEEDS[0], "as timed"), kernel.check(SEEDS[0], "after timing")]
+    return Measurement(
+        device=job.device,
+        protocol=job.protocol.key,
+        samples_ms=samples,
+        checks=tuple(checks),
+        prepack_ms=kernel.prepack_ms,
+        cache="cleared between calls",
+        state=sampler.state,
+        versions=versions(job.device.kind),
+        measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
+    """Milliseconds of each call of the family's baseline on the timed inputs."""
+    target = backend(job.device.kind)
+    target.prepare()
+    family = load_family(job.workload.family, job.search)
+    with _device_errors(job.device.kind):
+        inputs, _ = _problem(job.workload, SEEDS[0], target.torch_device)
+        out = family.output(job.workload, target.torch_device)
+        for _ in range(job.protocol.warmup):
+            family.baseline(inputs, out)
+        target.synchronize()
+        return target.time(lambda: family.baseline(inputs, out), job.protocol.repeat, target.cache_clearer())
+
+
+def measure_pair(job: PairJob) -> Paired:
+    """Two variants of one workload, alternated call by call: A B, then B A, so that neither always follows the other."""
+    target = backend(job.device.kind)
+    target.prepare()
+    with _device_errors(job.device.kind):
+        pair = (
+            _Loaded(job.candidate, job.candidate_artifact, job.search),
+            _Loaded(job.reference, job.reference_artifact, job.search),
+        )
+        checks = [kernel.check(seed, "before timing") for kernel in pair for seed in reversed(SEEDS)]
+        clear = target.cache_clearer()
+        for _ in range(job.protocol.warmup):
+            for kernel in pair:
+                kernel()
+        target.synchronize()
+        samples: tuple[list[float], list[float]] = ([], [])
+        for turn in range(job.protocol.repeat):
+            for which in (0, 1) if turn % 2 == 0 else (1, 0):
+                samples[which].extend(target.time(pair[which], 1, clear))
+        checks += [kernel.check(SEEDS[0], "after timing") for kernel in pair]
+    speedup, low, high = stats.paired_speedup(*samples)
+    own = tuple(checks[i] for i in (0, 1, 4))
+    return Paired(job.candidate.id, job.reference.id, *map(tuple, samples), speedup, low, high, stats.CONFIDENCE, own)  # type: ignore[arg-type]
+
+
+class _Loaded:
+    """A kernel loaded from its artifact, with the timed inputs packed and an output of its own."""
+
+    def __init__(self, variant: Variant, artifact: Artifact, search: tuple[str, ...]):
+        self.variant = variant
+        self.family = load_family(variant.workload.family, search)
+        self.target = backend(variant.target.kind)
+        self.kernel = load_kernel(variant, artifact, search)
+        self.out = self.family.output(variant.workload, self.target.torch_device)
+        self.packed, self.prepack_ms = self._pack(SEEDS[0])
+
+    def __call__(self) -> None:
+        self.kernel(*self.packed, self.out)
+
+    def check(self, seed: int, when: str) -> Check:
+        """Run once on a poisoned output and compare it with the baseline's."""
+        self.out.fill_(float("nan"))
+        packed = self.packed if seed == SEEDS[0] else self._pack(seed)[0]
+        self.kernel(*packed, self.out)
+        self.target.synchronize()
+        return self.compare(seed, when)
+
+    def compare(self, seed: int, when: str) -> Check:
+        expected = _problem(self.variant.workload, seed, self.target.torch_device)[1]
+        return compare(self.out, expected, seed, when)
+
+    def _pack(self, seed: int) -> tuple[tuple[Tensor, ...], float]:
+        inputs, _ = _problem(self.variant.workload, seed, self.target.torch_device)
+        started = time.perf_counter()
+        packed = self.family.pack(inputs, self.variant.config)
+        self.target.synchronize()
+        return packed, (time.perf_counter() - started) * 1e3
+
+
+def compare(out: Tensor, expected: Tensor, seed: int, when: str) -> Check:
+    """max |out - expected|, and what is wrong beyond rounding. Raises JobFailed(WRONG_RESULT), saying where."""
+    import torch
+
+    # Row blocks keep the float32 differences small beside a multi-gigabyte output.
+    rows = max(1, (64 << 20) // max(1, out[0].numel()))
+    worst, where, largest = 0.0, 0, 0.0
+    for start in range(0, out.shape[0], rows):
+        got, want = out[start : start + rows].float(), expected[start : start + rows].float()
+        error = (got - want).abs_().nan_to_num_(nan=torch.inf)
+        value, position = error.flatten().max(dim=0)
+        largest = max(largest, want.abs().max().item())
+        if value.item() > worst:
+            worst, where = value.item(), start * out[0].numel() + int(position.item())
+    if worst <= GROSSLY_WRONG * largest:
+        return Check(seed, when, worst)
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(where), out.shape))
+    got_value = out[index].item()
+    unwritten = int(torch.isnan(out).sum().item())
+    what = (
+        f"{unwritten:,} of {out.numel():,} elements are NaN or were never written, first seen"
+        if unwritten
+        else f"off by {worst:.6g}"
+    )
+    detail = f"{when}, seed {seed}: {what} at {list(index)}: got {got_value:.6g}, expected {expected[index].item():.6g}"
+    raise JobFailed(FailureKind.WRONG_RESULT, detail)
+
+
+def _problem(workload: Workload, seed: int, device: str) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Inputs and the baseline's output, made once per device and workload."""
+    return _make_problem(workload.family, tuple(workload.shape.items()), workload.dtype, seed, device)
+
+
+@functools.lru_cache(maxsize=len(SEEDS))
+def _make_problem(
+    family_name: str, shape: tuple[tuple[str, int], ...], dtype: str, seed: int, device: str
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    family, workload = load_family(family_name), Workload(family_name, dict(shape), dtype)
+    inputs = family.inputs(workload, seed, device)
+    expected = family.output(workload, device)
+    family.baseline(inputs, expected)
+    return inputs, expected
+
+
+def versions(kind: TargetKind) -> Mapping[str, str]:
+    """What a number depends on beside the variant: Python packages, driver, compiler."""
+    packages = {name: metadata.version(name) for name in ("torch", "tilelang")}
+    return {**packages, **backend(kind).versions()}
+
+
+class _StateSampler:
+    """Reads the device's state once while a block runs, beside it."""
+
+    def __init__(self, device: Device):
+        self.state: Mapping[str, float | str] = {}
+        self._thread = threading.Thread(target=self._read, args=(device,), daemon=True)
+
+    def _read(self, device: Device) -> None:
+        self.state = backend(device.kind).state(device)
+
+    def __enter__(self) -> _StateSampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(timeout=30)
+
+
+class _device_errors:
+    """Turns what a device or its runtime raises into JobFailed, in the words of the target."""
+
+    def __init__(self, kind: TargetKind):
+        self._classify: Callable[[str], tuple[FailureKind, bool]] = backend(kind).classify
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, JobFailed):
+            kind, sticky = self._classify(str(error))
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise JobFailed(
+                kind, f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:500], sticky=sticky
+            ) from error

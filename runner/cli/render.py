@@ -1,0 +1,245 @@
+"""Records -> text. On a terminal tables fit it; elsewhere they are as wide as they need, so that no column is cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from runner import stats
+from runner.finals import device_key
+from runner.gate import DRIFT_LIMIT
+from runner.planning import Planned
+from runner.records import Baseline, Outcome, RankedRow, to_dict
+from runner.submit import Report, failures
+from tracking.registry import Best, BestVersion
+from tracking.store import Stored, StoredSweep
+
+STYLES = {"candidate": "green", "accepted": "bold green", "rejected": "red", "superseded": "dim", "fail": "red", "pass": "green"}
+
+
+def console() -> Console:
+    """Where output goes. Wide where it is no terminal: a log or a pipe has no width."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=220)
+
+
+def as_json(value: Any) -> None:
+    click.echo(json.dumps(to_dict(value), indent=2))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for header in headers:
+        last = header == headers[-1]
+        made.add_column(header, justify="right" if header in right else "left", no_wrap=not last, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    return made
+
+
+def outcome_line(outcome: Outcome, swept: tuple[str, ...], flops: float) -> str:
+    """`measured  b_interleave=4  21.93 ms  0.01224 TFLOPS  0.35x torch.mm  candidate: …`"""
+    label = outcome.variant.label(swept) or "base"
+    base = " (base)" if outcome.is_base else ""
+    if outcome.measurement is None:
+        return f"{outcome.status.value:<9} {label}{base}: {outcome.reason}"
+    median = stats.median(outcome.measurement.samples_ms)
+    against = f"  {_vs(outcome):.3f}x {outcome.baseline.name}" if outcome.baseline else ""
+    return (
+        f"{outcome.status.value:<9} {label}{base}  {median:.4g} ms  {flops / median / 1e9:.4g} TFLOPS{against}"
+        f"  {outcome.decision.value}: {outcome.reason}"
+    )
+
+
+def planned(plan: Planned) -> list[Any]:
+    """The plan of a sweep: what would be measured, what is known, what is pruned and why."""
+    rows = []
+    for variant in plan.expansion.variants:
+        label = variant.label(plan.spec.swept) or "base"
+        name = f"{label} (base)" if variant.id == plan.expansion.base.id else label
+        if variant.id in plan.pruned:
+            rows.append((name, variant.id, "pruned", plan.pruned[variant.id]))
+        elif variant.id in plan.known:
+            stored = plan.known[variant.id]
+            rows.append((name, variant.id, stored.outcome.status.value, f"run {stored.run_id[:8]}, {stored.written_at[:16]}"))
+        else:
+            rows.append((name, variant.id, "to do", ""))
+    counts = f"{len(plan.missing)} to measure, {len(plan.known)} known, {len(plan.pruned)} pruned"
+    return [*header(plan), table(("variant", "id", "state", "why"), rows), counts]
+
+
+def header(plan: Planned) -> list[str]:
+    """What is asked, of what, on what; and everything that a target or `auto` decided."""
+    where = plan.devices[0].model if plan.devices else f"no {plan.spec.kind} device here: planned from the target's limits"
+    best = (
+        [f"best so far: {plan.best.stored.outcome.variant.label(plan.spec.swept)}, run {plan.best.run_id[:8]}"]
+        if plan.best
+        else []
+    )
+    asked = f"{plan.spec.name}: {plan.spec.question}" if plan.spec.question else plan.spec.name
+    return [asked, f"{plan.spec.workload.name} on {where}", *(f"note: {note}" for note in plan.notes), *best]
+
+
+def report(found: Report, flops: float) -> list[Any]:
+    """What a sweep came to: the ranked table, the failures by reason, where to look, what to type next."""
+    swept = found.sweep.info.swept
+    baseline = next((r.outcome.baseline for r in found.rows if r.outcome.baseline), None)
+    parts: list[Any] = [ranking(found.rows, swept, flops, baseline)]
+    parts += [_baseline_line(baseline, found)] if baseline else []
+    parts += [f"note: {note}" for note in found.notes]
+    if found.others:
+        parts += [f"not measured, {len(found.others)}:", *(f"  {n} x {why}" for why, n in failures(found).items())]
+    row = found.candidate
+    if row is not None:
+        parts += ["", f"candidate: {row.outcome.variant.label(swept) or 'base'}", f"  runner accept {row.run_id[:8]}"]
+    elif found.rows:
+        parts += ["", "no candidate: nothing passes every rule and is faster than what there is"]
+    return parts
+
+
+def ranking(rows: Sequence[RankedRow], swept: tuple[str, ...], flops: float, baseline: Baseline | None) -> Table:
+    name = baseline.name if baseline else "baseline"
+    headers = (
+        "#",
+        *swept,
+        "median ms",
+        "p20–p80",
+        "TFLOPS",
+        f"x {name}",
+        "paired",
+        "max err",
+        "mma",
+        "decision",
+        "run",
+        "reason",
+    )
+    return table(headers, [_row(n, row, swept, flops) for n, row in enumerate(rows, 1)], right=headers[: len(swept) + 8])
+
+
+def _row(number: int, row: RankedRow, swept: tuple[str, ...], flops: float) -> tuple[str, ...]:
+    outcome, measurement = row.outcome, row.outcome.measurement
+    assert measurement is not None
+    median = stats.median(measurement.samples_ms)
+    low, high = (stats.quantile(measurement.samples_ms, q) for q in (0.2, 0.8))
+    count = outcome.artifact.mma_count if outcome.artifact else None
+    return (
+        str(number),
+        *(str(outcome.variant.config.get(k, "")) for k in swept),
+        f"{median:.4g}",
+        f"{low:.4g}–{high:.4g}",
+        f"{flops / median / 1e9:.4g}",
+        f"{_vs(outcome):.3f}" if outcome.baseline else "",
+        f"{row.paired.speedup:.4f}" if row.paired else ("base" if outcome.is_base else ""),
+        f"{measurement.max_abs_error:.3g}",
+        "n/a" if count is None else str(count),
+        outcome.decision.value,
+        row.run_id[:8],
+        f"{'from before; ' if row.reused else ''}{outcome.reason}",
+    )
+
+
+def bests(found: Sequence[Best]) -> Table:
+    rows = [
+        (
+            b.workload,
+            b.device_model,
+            f"v{b.version}",
+            _median_of(b.stored),
+            b.stored.label or "base",
+            b.run_id[:8],
+            b.accepted_at[:16],
+        )
+        for b in found
+    ]
+    return table(("workload", "device", "best", "median ms", "config", "run", "accepted"), rows)
+
+
+def history(lines: Sequence[BestVersion]) -> Table:
+    """Every version that was ever best, oldest first: the curve."""
+    rows = [
+        (
+            f"v{line.version}{' *' if line.is_best else ''}",
+            f"{line.latency_ms:.4g}",
+            f"{line.paired_speedup:.4f} [{line.paired_low:.4f}, {line.paired_high:.4f}]" if line.paired_speedup else "first",
+            f"{line.speedup_vs_baseline:.3f}" if line.speedup_vs_baseline else "",
+            line.decision.value,
+            line.run_id[:8],
+            f"{line.accepted_at[:16]} {line.accepted_by}",
+            line.label or "base",
+        )
+        for line in lines
+    ]
+    return table(("version", "median ms", "paired speedup", "x baseline", "decision", "run", "accepted", "config"), rows)
+
+
+def sweeps(found: Sequence[StoredSweep]) -> Table:
+    rows = [
+        (
+            s.id,
+            s.name,
+            s.status.lower(),
+            s.started_at[:16],
+            " ".join(f"{n} {status}" for status, n in s.counts.items() if n) or f"{s.planned} planned",
+            f"{s.best_latency_ms:.4g}" if s.best_latency_ms else "",
+            f"{s.workload} on {s.device_model}",
+        )
+        for s in found
+    ]
+    return table(("sweep", "name", "state", "started", "variants", "best ms", "workload"), rows)
+
+
+def shown(stored: Stored) -> list[Any]:
+    """One run: what it is, how it ran, and each rule's verdict."""
+    outcome = stored.outcome
+    variant, measurement = outcome.variant, outcome.measurement
+    parts: list[Any] = [
+        f"run {stored.run_id}  variant {variant.id}  sweep {stored.sweep_name} {stored.sweep_id}  {stored.written_at[:16]}",
+        f"{variant.workload.name} on {stored.device_model}, {variant.target}, protocol {variant.protocol}",
+        f"{outcome.status.value}, {stored.decision.value}: {outcome.reason}",
+        "",
+        table(("knob", "value"), [(k, str(v)) for k, v in variant.config.items()]),
+    ]
+    if measurement is not None:
+        state = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in measurement.state.items())
+        rows = [("median ms", _median_of(stored)), ("samples", str(len(measurement.samples_ms)))]
+        rows += [(f"x {outcome.baseline.name}", f"{_vs(outcome):.4f}")] if outcome.baseline else []
+        rows += [("max_abs_error", f"{measurement.max_abs_error:.6g}"), ("prepack ms", f"{measurement.prepack_ms:.4g}")]
+        rows += [("cache", measurement.cache), ("state", state)]
+        rows += [("versions", ", ".join(f"{k} {v}" for k, v in measurement.versions.items()))]
+        parts.append(table(("measured", measurement.measured_at[:16]), rows))
+    if outcome.verdicts:
+        parts.append(verdicts(outcome))
+    if outcome.failure is not None and outcome.failure.output:
+        parts += ["it printed:", outcome.failure.output]
+    return parts
+
+
+def verdicts(outcome: Outcome) -> Table:
+    return table(("rule", "verdict", "evidence"), [(v.rule, v.ruling.value, v.evidence) for v in outcome.verdicts])
+
+
+def _baseline_line(baseline: Baseline, found: Report) -> str:
+    drift = found.drifts.get(device_key(baseline.device))
+    said = f"{baseline.name} on {baseline.device.model}: {stats.median(baseline.before_ms):.4g} ms"
+    if drift is None:
+        return said
+    return f"{said}, {drift:+.1%} after the sweep" + (
+        ": DRIFT, the results between are suspect" if abs(drift) > DRIFT_LIMIT else ""
+    )
+
+
+def _vs(outcome: Outcome) -> float:
+    assert outcome.baseline is not None and outcome.measurement is not None
+    return stats.median(outcome.baseline.before_ms) / stats.median(outcome.measurement.samples_ms)
+
+
+def _median_of(stored: Stored) -> str:
+    measurement = stored.outcome.measurement
+    return f"{stats.median(measurement.samples_ms):.4g}" if measurement else ""

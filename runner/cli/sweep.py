@@ -1,0 +1,173 @@
+"""`sweep`: plan and run sweeps, and look at what they came to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from runner.cli.entry import Command
+
+FILE = click.argument("file", type=click.Path())
+TARGET = click.option("--target", metavar="KIND", help="maca, cuda, cpu, or auto: the best kind there is. Overrides the file's.")
+SET = click.option(
+    "--set", "settings", multiple=True, metavar="K=V", help="Change one value of the file: --set measure.repeat=100."
+)
+FRESH = click.option("--fresh", is_flag=True, help="Take nothing over from earlier sweeps: measure everything again.")
+JSON = click.option("--json", "json_", is_flag=True, help="Print data instead of text.")
+
+
+@click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Find the fastest kernel: compile, check and time every variant that a YAML file names.
+
+    \b
+    Example:  sweep submit sweeps/interleave.yaml
+    """
+
+
+@main.command()
+@FILE
+@TARGET
+@SET
+@FRESH
+@JSON
+def plan(file: str, target: str | None, settings: tuple[str, ...], fresh: bool, json_: bool) -> None:
+    """Show what a sweep would do: variants, those pruned with the reason, those already measured. Starts nothing.
+
+    \b
+    Example:  sweep plan sweeps/interleave.yaml --target maca
+    """
+    from runner.cli import render
+    from runner.planning import local_devices
+    from runner.planning import plan as make_plan
+    from tracking.store import Store
+
+    planned = make_plan(file, target, settings, local_devices, Store(), fresh)
+    if json_:
+        states = {**dict.fromkeys(planned.pruned, "pruned"), **{k: v.outcome.status.value for k, v in planned.known.items()}}
+        render.as_json(
+            [
+                {"id": v.id, "config": v.config, "state": states.get(v.id, "to do"), "why": planned.pruned.get(v.id, "")}
+                for v in planned.expansion.variants
+            ]
+        )
+        return
+    _show(render.planned(planned))
+
+
+@main.command()
+@FILE
+@click.option(
+    "--address", envvar="RAY_ADDRESS", help="A Ray cluster, as host:port. Without it a Ray is started here for the sweep."
+)
+@TARGET
+@SET
+@FRESH
+def submit(file: str, address: str | None, target: str | None, settings: tuple[str, ...], fresh: bool) -> None:
+    """Run a sweep and rank what it measured. What an earlier sweep measured under the same identity is not measured again.
+
+    \b
+    Example:  sweep submit sweeps/interleave.yaml
+              sweep submit sweeps/interleave.yaml --target cuda --set measure.repeat=100
+    """
+    from runner.cli import render
+    from runner.cli.progress import watching
+    from runner.errors import RunnerError
+    from runner.planning import local_devices, sweep_of
+    from runner.planning import plan as make_plan
+    from runner.submit import submit as run_sweep
+    from runner.submit import taken_over
+    from tracking.store import Store
+
+    store, console = Store(), render.console()
+    executor = _ray(address) if address else None
+    find = executor.devices if executor else local_devices
+    try:
+        planned = make_plan(file, target, settings, find, store, fresh)
+        sweep = sweep_of(planned, store)
+        runs = {k: v.run_id for k, v in planned.known.items()}
+        for line in render.header(planned):
+            console.print(line, markup=False)
+        if not planned.missing:
+            console.print("everything is measured already: nothing was started (--fresh measures again)")
+            report = taken_over(sweep, runs)
+        else:
+            store.check()
+            executor = executor or _ray(None)
+            with watching(console, sweep) as watcher:
+                report = run_sweep(sweep, store, runs, executor, watcher.watch, watcher.tell)
+    finally:
+        if executor is not None:
+            executor.close()
+    _show([*render.report(report, sweep.flops), *_where(store, report)])
+    if report.interrupted:
+        raise SystemExit(130)
+    if not report.rows:
+        raise RunnerError("nothing could be measured")
+
+
+@main.command("list")
+@click.option("--limit", default=20, show_default=True, help="How many, newest first.")
+@JSON
+def list_(limit: int, json_: bool) -> None:
+    """List the sweeps in the store, newest first.
+
+    \b
+    Example:  sweep list --limit 5
+    """
+    from runner.cli import render
+    from tracking.store import Store
+
+    found = Store().sweeps(limit)
+    if json_:
+        render.as_json(found)
+    else:
+        _show([render.sweeps(found)] if found else ["no sweeps yet: sweep submit sweeps/interleave.yaml"])
+
+
+@main.command()
+@click.argument("sweep")
+@JSON
+def status(sweep: str, json_: bool) -> None:
+    """What a sweep came to: its ranking as it was recorded. SWEEP is its id, or the beginning of it.
+
+    \b
+    Example:  sweep status 1f0c
+    """
+    from runner.cli import render
+    from tracking.store import Store
+
+    store = Store()
+    found = store.find_sweep(sweep)
+    rows = store.ranking(found)
+    if json_:
+        render.as_json({"sweep": found, "ranking": rows})
+        return
+    lines = [[str(v) if v is not None else "" for v in row.values()] for row in rows]
+    headers = list(rows[0]) if rows else []
+    where = store.ui_hint(found.experiment_id, found.run_id)
+    _show([render.sweeps([found]), *([render.table(headers, lines)] if rows else []), where])
+
+
+def _ray(address: str | None) -> Any:
+    from runner.executors.on_ray import RayExecutor
+
+    return RayExecutor(address)
+
+
+def _where(store: Any, report: Any) -> list[str]:
+    """Where MLflow shows it: every variant's run leads to its experiment and its sweep."""
+    run_ids = [row.run_id for row in report.rows] + [run_id for run_id, _ in report.others]
+    if not run_ids:
+        return []
+    stored = store.load(run_ids[0])
+    return ["", f"in MLflow: {store.ui_hint(stored.experiment_id, report.parent or stored.parent_run_id)}"]
+
+
+def _show(parts: list[Any]) -> None:
+    from runner.cli.render import console
+
+    out = console()
+    for part in parts:
+        out.print(part, markup=False) if isinstance(part, str) else out.print(part)

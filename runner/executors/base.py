@@ -1,0 +1,76 @@
+"""One interface for every place where jobs run, and the one function that runs them."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from runner.bench import BaselineJob, BenchJob, PairJob, measure, measure_baseline, measure_pair
+from runner.build import BuildJob, build
+from runner.errors import FailureKind, JobFailed
+from runner.process.child import Child
+from runner.process.lease import lease
+from runner.records import Device, TargetKind
+from runner.targets.base import backend
+
+Job = BuildJob | BenchJob | BaselineJob | PairJob
+
+MEASURES: dict[type, Any] = {BenchJob: measure, BaselineJob: measure_baseline, PairJob: measure_pair}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job that ended: with a value, or with the failure that says why not."""
+
+    job: Job
+    value: Any = None
+    failure: JobFailed | None = None
+    output: str = ""
+
+
+class Executor(Protocol):
+    """Runs jobs: builds on any CPUs, everything else on the device that the job names, one at a time there."""
+
+    def devices(self, kind: TargetKind) -> tuple[Device, ...]:
+        """The devices of a kind that this executor can measure on."""
+
+    def submit(self, job: Job, deadline: float) -> None:
+        """Start a job as soon as there is room. `deadline` (seconds) counts from its own start."""
+
+    def next(self) -> Done:
+        """Wait for the next job to end, in whatever order they do."""
+
+    def close(self) -> None:
+        """Stop everything that runs, and free what is held."""
+
+
+def run_build(child: Child, job: BuildJob, deadline: float) -> Done:
+    """Build in a child that sees no device. Beside a CPU that is being timed it waits."""
+    target = backend(job.variant.target.kind)
+    with contextlib.ExitStack() as stack:
+        if target.compiles_disturb_timing:
+            stack.enter_context(lease(target.devices()[0], shared=True))
+        return _run(child, build, job, deadline, FailureKind.COMPILE_TIMEOUT)
+
+
+def run_measure(child: Child, job: BenchJob | BaselineJob | PairJob, deadline: float) -> Done:
+    """Measure in a child that sees one device, while nobody else measures on it."""
+    with lease(job.device):
+        return _run(child, MEASURES[type(job)], job, deadline, FailureKind.HANG)
+
+
+def build_child() -> Child:
+    return Child({"CUDA_VISIBLE_DEVICES": "", "MACA_VISIBLE_DEVICES": ""})
+
+
+def measure_child(device: Device) -> Child:
+    return Child(dict(backend(device.kind).visible(device)))
+
+
+def _run(child: Child, function: Any, job: Job, deadline: float, overdue: FailureKind) -> Done:
+    try:
+        value = child.run(function, job, deadline=deadline, overdue=overdue)
+    except JobFailed as failure:
+        return Done(job, failure=failure, output=failure.output)
+    return Done(job, value=value, output=child.output())

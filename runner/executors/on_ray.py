@@ -1,0 +1,122 @@
+"""Jobs on a Ray cluster, or on a Ray of our own where none is named. Scheduling is Ray's.
+
+Ray's retries are off for everything that a kernel can break: a kernel that crashes its process must not be run
+four times. A device is an actor; inside it a child process does the device's work, so that a crash costs the child.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from runner.build import BuildJob
+from runner.errors import FailureKind, InfrastructureLost, JobFailed
+from runner.executors.base import Done, Job, build_child, measure_child, run_build, run_measure
+from runner.process.child import Child
+from runner.records import Device, TargetKind
+from runner.targets.base import backend
+
+_builder: Child | None = None
+
+
+@ray.remote(num_cpus=1, max_retries=0)
+def _build(job: BuildJob, deadline: float) -> Done:
+    """Ray reuses its workers, so the child stays warm from one build to the next."""
+    global _builder
+    _builder = _builder or build_child()
+    return run_build(_builder, job, deadline)
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _devices(kind: TargetKind) -> tuple[Device, ...]:
+    return backend(kind).devices()
+
+
+@ray.remote(max_restarts=0)
+class _Measurer:
+    """Holds one device for as long as the sweep runs. Which one is Ray's choice; the actor says which."""
+
+    def __init__(self, kind: TargetKind, gpu: bool):
+        devices = backend(kind).devices()
+        held = int(ray.get_gpu_ids()[0]) if gpu else 0
+        self._device = devices[held]
+        self._child = measure_child(self._device)
+
+    def device(self) -> Device:
+        return self._device
+
+    def run(self, job: Any, deadline: float) -> Done:
+        return run_measure(self._child, dataclasses.replace(job, device=self._device), deadline)
+
+
+class RayExecutor:
+    """`address` None starts a Ray on this machine that ends with the sweep."""
+
+    def __init__(self, address: str | None = None):
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the future default, chosen now: no warning
+        try:
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if address is None else None,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}} if address is None else None,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise InfrastructureLost(f"no Ray at {address or 'this machine'}: {str(error).splitlines()[0]}") from error
+        self._running: dict[Any, tuple[Job, Device | None]] = {}
+        self._measurers: dict[tuple[str, int], Any] = {}
+        self._failed: list[Done] = []
+
+    def devices(self, kind: TargetKind) -> tuple[Device, ...]:
+        """Of every node, as its own vendor tool lists them."""
+        strategies = [
+            ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)
+            for n in ray.nodes()
+            if n["Alive"]
+        ]
+        found = ray.get([_devices.options(scheduling_strategy=s).remote(kind) for s in strategies], timeout=120)
+        return tuple(device for node in found for device in node)
+
+    def submit(self, job: Job, deadline: float) -> None:
+        if isinstance(job, BuildJob):
+            self._running[_build.remote(job, deadline)] = (job, None)
+            return
+        actor = self._measurer(job.device)
+        self._running[actor.run.remote(job, deadline)] = (job, job.device)
+
+    def next(self) -> Done:
+        (reference,), _ = ray.wait(list(self._running), num_returns=1)
+        job, device = self._running.pop(reference)
+        try:
+            done: Done = ray.get(reference)
+        except RayError as error:
+            if device is not None:
+                self._drop(device)
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            return Done(job, failure=JobFailed(FailureKind.LOST, f"{type(error).__name__}: {lines[0] if lines else ''}"))
+        return dataclasses.replace(done, job=job)
+
+    def close(self) -> None:
+        ray.shutdown()
+
+    def _measurer(self, device: Device) -> Any:
+        key = (device.host, device.index)
+        if key not in self._measurers:
+            gpu = backend(device.kind).torch_device != "cpu"
+            options: dict[str, Any] = {"num_gpus": 1, "num_cpus": 1} if gpu else {"num_cpus": 1}
+            self._measurers[key] = _Measurer.options(**options).remote(device.kind, gpu)
+        return self._measurers[key]
+
+    def _drop(self, device: Device) -> None:
+        """Forget a measurer that may be dead, so that the next job starts a fresh one."""
+        actor = self._measurers.pop((device.host, device.index), None)
+        if actor is not None:
+            ray.kill(actor)

@@ -1,0 +1,96 @@
+"""The end of a sweep: the baseline once more, and the best few measured again in pairs with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from runner import stats
+from runner.bench import BaselineJob, PairJob
+from runner.executors.base import Executor
+from runner.records import Artifact, Decision, Device, Outcome, Protocol
+from runner.sweep import Result, Sweep
+
+FIRST_DEADLINE = 300.0  # seconds for a baseline: nothing is known yet about how long a call takes
+SLOWEST = 50.0  # times the baseline: what a call may take before it counts as hanging
+MIN_PAIRS = 20  # a median's interval from fewer pairs is too wide to rank by
+
+
+class Contenders:
+    """The fastest few that pass every rule, with the artifacts that the finals need; the others' are let go."""
+
+    def __init__(self, sweep: Sweep):
+        self._sweep = sweep
+        self._best: list[Outcome] = []
+        self._base: Outcome | None = None
+
+    def add(self, outcome: Outcome) -> None:
+        if outcome.variant.id == self._sweep.base.id:
+            self._base = outcome
+        if outcome.decision in (Decision.CANDIDATE, Decision.ACCEPTED):
+            # One more than the finals take: the reference itself may be among them.
+            self._best = sorted([*self._best, outcome], key=_median)[: self._sweep.finals + 1]
+
+    def leader(self) -> Outcome | None:
+        return self._best[0] if self._best else None
+
+    def rivals(self, reference_id: str) -> list[Outcome]:
+        return [o for o in self._best if o.variant.id != reference_id][: self._sweep.finals]
+
+    def artifact(self, variant_id: str) -> Artifact:
+        """With its binary: from this sweep where it was built here, else from the store."""
+        held = (o.artifact for o in (*self._best, self._base) if o is not None and o.variant.id == variant_id)
+        artifact = next(held, None)
+        return artifact if artifact is not None and artifact.blob else self._sweep.fetch(variant_id)
+
+
+def baselines_again(sweep: Sweep, executor: Executor, result: Result, say: Callable[[str], None]) -> None:
+    """The same baseline after the sweep: what it moved by is what the results between may have moved by."""
+    say(f"timing {sweep.baseline_name} again")
+    for key, before in list(result.baselines.items()):
+        executor.submit(baseline_job(sweep, before.device), FIRST_DEADLINE)
+        done = executor.next()
+        if done.failure is None:
+            result.baselines[key] = replace(before, after_ms=done.value)
+        else:
+            result.notes.append(f"{sweep.baseline_name} after the sweep failed: {done.failure.detail}")
+
+
+def play(sweep: Sweep, executor: Executor, result: Result, contenders: Contenders, say: Callable[[str], None]) -> None:
+    """Each finalist alternated with the reference on one device: the order that counts."""
+    reference = result.reference
+    rivals = contenders.rivals(reference.variant_id) if reference else []
+    if reference is None or not rivals:
+        return
+    variant = sweep.best_variant or sweep.base
+    artifact = contenders.artifact(reference.variant_id)
+    device = next(iter(result.baselines.values())).device
+    protocol = replace(sweep.protocol, repeat=max(sweep.protocol.repeat, MIN_PAIRS))
+    for number, rival in enumerate(rivals, 1):
+        say(f"finals {number} of {len(rivals)}, paired with the {reference.role}")
+        job = PairJob(rival.variant, contenders.artifact(rival.variant.id), variant, artifact, device, protocol, sweep.search)
+        executor.submit(job, 2 * deadline(result, device, protocol))
+        done = executor.next()
+        if done.failure is None:
+            result.finals[rival.variant.id] = done.value
+        else:
+            result.notes.append(f"finals of {rival.variant.label(sweep.info.swept)}: {done.failure}")
+
+
+def baseline_job(sweep: Sweep, device: Device) -> BaselineJob:
+    return BaselineJob(sweep.info.workload, device, sweep.protocol, sweep.search)
+
+
+def deadline(result: Result, device: Device, protocol: Protocol) -> float:
+    """Seconds that a measurement may take: every call at `SLOWEST` times the baseline, and time to set up."""
+    baseline_s = stats.median(result.baselines[device_key(device)].before_ms) / 1e3
+    return FIRST_DEADLINE / 3 + (protocol.warmup + protocol.repeat) * SLOWEST * baseline_s
+
+
+def device_key(device: Device) -> tuple[str, int]:
+    return device.host, device.index
+
+
+def _median(outcome: Outcome) -> float:
+    assert outcome.measurement is not None
+    return stats.median(outcome.measurement.samples_ms)

@@ -1,0 +1,213 @@
+"""The order of the stages: build, baseline, base, the others, baseline again, finals.
+
+Knows no Ray and no MLflow: jobs go to an executor, outcomes leave through a callback as soon as they are known.
+The base is measured first, because `faster` compares with it. On a target where builds disturb timing, nothing is
+timed before the last build is done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from runner import settle, stats
+from runner.bench import BaselineJob, BenchJob
+from runner.build import BuildJob
+from runner.errors import FailureKind, InfrastructureLost, JobFailed
+from runner.executors.base import Done, Executor
+from runner.finals import FIRST_DEADLINE, Contenders, baseline_job, baselines_again, deadline, device_key, play
+from runner.gate import Reference
+from runner.records import TIMED, Artifact, Baseline, Device, Measurement, Outcome, Variant
+from runner.sweep import Progress, Result, Sweep
+from runner.targets.base import backend
+
+COMPILE_DEADLINE = 300.0
+ATTEMPTS = 2  # of a variant whose infrastructure was lost; a kernel's own failure is never tried again
+
+
+def run(sweep: Sweep, executor: Executor, emit: Callable[[Outcome], None], watch: Callable[[Progress], None]) -> Result:
+    """Measure everything that is not known. An interrupt marks the rest cancelled and returns what there is.
+
+    Raises InfrastructureLost when no device is left to measure on; what was emitted by then stays measured.
+    """
+    return _Run(sweep, executor, emit, watch).run()
+
+
+class _Run:
+    def __init__(self, sweep: Sweep, executor: Executor, emit: Callable[[Outcome], None], watch: Callable[[Progress], None]):
+        self.sweep, self.executor, self._emit, self._watch = sweep, executor, emit, watch
+        self.result = Result(reference=sweep.best)
+        self.progress = Progress(total=sum(v.id not in sweep.known for v in sweep.variants))
+        self.settled = set(sweep.known)
+        self.building: set[str] = set()
+        self.ready: deque[tuple[Variant, Artifact]] = deque()
+        self.idle = list(sweep.devices)
+        self.measuring = 0
+        self.attempts: Counter[str] = Counter()
+        self.by_source: dict[str, Outcome] = {}  # timed, by the hash of the generated source
+        self.waiting: dict[str, list[tuple[Variant, Artifact]]] = {}  # for another of the same source to be timed
+        self.contenders = Contenders(sweep)
+
+    def run(self) -> Result:
+        try:
+            self._take_known()
+            self._start_builds()
+            self._dispatch()
+            while self.building or self.measuring:
+                self._handle(self.executor.next())
+                self._dispatch()
+            if self.result.baselines:
+                baselines_again(self.sweep, self.executor, self.result, self._say)
+                play(self.sweep, self.executor, self.result, self.contenders, self._say)
+        except KeyboardInterrupt:
+            self.result.interrupted = True
+            for variant in self.sweep.variants:
+                if variant.id not in self.settled:
+                    self._settle(settle.cancelled(variant, self._is_base(variant)))
+        return self.result
+
+    def _take_known(self) -> None:
+        for outcome in self.sweep.known.values():
+            if outcome.status in TIMED and outcome.artifact and outcome.measurement:
+                self.by_source[outcome.artifact.source_hash] = outcome
+                self.contenders.add(outcome)
+                if self._is_base(outcome.variant):
+                    self._refer_to_base(outcome.measurement)
+
+    def _start_builds(self) -> None:
+        for variant in self.sweep.variants:
+            if variant.id in self.sweep.pruned and variant.id not in self.settled:
+                self._settle(settle.pruned(variant, self.sweep.pruned[variant.id], self._is_base(variant)))
+            elif variant.id not in self.settled:
+                self._build(variant)
+
+    def _build(self, variant: Variant) -> None:
+        self.attempts[variant.id] += 1
+        self.building.add(variant.id)
+        self.executor.submit(BuildJob(variant, self.sweep.search), COMPILE_DEADLINE)
+
+    def _dispatch(self) -> None:
+        """Give every idle device its next job: its baseline first, then the base, then whatever is built."""
+        if self.building and backend(self.sweep.info.target.kind).compiles_disturb_timing:
+            return
+        for device in list(self.idle):
+            if not self.building and not self.ready:
+                return
+            if device_key(device) not in self.result.baselines:
+                self._measure(baseline_job(self.sweep, device), FIRST_DEADLINE)
+            elif (chosen := self._next_ready()) is not None:
+                job = BenchJob(*chosen, device, self.sweep.protocol, self.sweep.search)
+                self._measure(job, deadline(self.result, device, self.sweep.protocol))
+
+    def _next_ready(self) -> tuple[Variant, Artifact] | None:
+        """The base before all others; until it is settled, nothing else."""
+        if self.sweep.base.id not in self.settled:
+            index = next((i for i, (v, _) in enumerate(self.ready) if self._is_base(v)), None)
+            if index is None:
+                return None
+            self.ready.rotate(-index)
+        return self.ready.popleft() if self.ready else None
+
+    def _measure(self, job: BenchJob | BaselineJob, deadline: float) -> None:
+        self.idle.remove(job.device)
+        self.measuring += 1
+        self.executor.submit(job, deadline)
+        self._say(f"timing {self.sweep.baseline_name}" if isinstance(job, BaselineJob) else "timing")
+
+    def _handle(self, done: Done) -> None:
+        if isinstance(done.job, BuildJob):
+            self.building.discard(done.job.variant.id)
+            self._built(done.job.variant, done)
+            self._say("building" if self.building else "timing")
+            return
+        self.measuring -= 1
+        self.idle.append(done.job.device)
+        if isinstance(done.job, BenchJob):
+            self._measured(done.job, done)
+        elif isinstance(done.job, BaselineJob):
+            self._baseline_taken(done.job.device, done)
+
+    def _built(self, variant: Variant, done: Done) -> None:
+        if done.failure is not None:
+            if self._lost_once(variant, done.failure):
+                self._build(variant)
+            else:
+                self._fail(variant, done.failure)
+            return
+        artifact: Artifact = replace(done.value, log=done.output)
+        twin, queue = self.by_source.get(artifact.source_hash), self.waiting.get(artifact.source_hash)
+        if twin is not None:
+            self._settle(settle.duplicate(variant, artifact, twin, self._is_base(variant)))
+        elif queue is None:
+            self.waiting[artifact.source_hash] = []
+            self.ready.append((variant, artifact))
+        elif self._is_base(variant):
+            # The base goes first: it takes the place of its twin, which waits for it.
+            place = next(i for i, (_, a) in enumerate(self.ready) if a.source_hash == artifact.source_hash)
+            queue.append(self.ready[place])
+            self.ready[place] = (variant, artifact)
+        else:
+            queue.append((variant, artifact))
+
+    def _baseline_taken(self, device: Device, done: Done) -> None:
+        if done.failure is None:
+            self.result.baselines[device_key(device)] = Baseline(device, self.sweep.baseline_name, done.value)
+            return
+        self.idle.remove(device)
+        self.result.notes.append(
+            f"{device.model} {device.index} on {device.host} left out: {self.sweep.baseline_name}: {done.failure.detail}"
+        )
+        if not self.idle and not self.measuring:
+            raise InfrastructureLost(self.result.notes[-1])
+
+    def _measured(self, job: BenchJob, done: Done) -> None:
+        variant, artifact = job.variant, job.artifact
+        if done.failure is not None:
+            if self._lost_once(variant, done.failure):
+                self.attempts[variant.id] += 1
+                self.ready.appendleft((variant, artifact))
+                return
+            self._fail(variant, done.failure, artifact)
+            because = f"same generated source as {variant.label()}: {done.failure.detail}"
+            for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):
+                self._fail(twin, JobFailed(done.failure.kind, because), twin_artifact)
+            return
+        if self._is_base(variant):
+            self._refer_to_base(done.value)
+        baseline = self.result.baselines[device_key(job.device)]
+        acceptance, flops, reference = self.sweep.info.acceptance, self.sweep.flops, self.result.reference
+        base, attempt = self._is_base(variant), self.attempts[variant.id]
+        outcome = settle.measured(variant, artifact, done.value, baseline, acceptance, flops, reference, base, attempt)
+        self.by_source[artifact.source_hash] = outcome
+        self.contenders.add(outcome)
+        self._settle(outcome)
+        for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):
+            self._settle(settle.duplicate(twin, twin_artifact, outcome, self._is_base(twin)))
+
+    def _refer_to_base(self, measurement: Measurement) -> None:
+        """Without a best, the base is what `faster` compares with."""
+        if self.result.reference is None:
+            base = self.sweep.base
+            median = stats.median(measurement.samples_ms)
+            self.result.reference = Reference("base", base.id, base.label(self.sweep.info.swept) or "base", median)
+
+    def _lost_once(self, variant: Variant, failure: JobFailed) -> bool:
+        """Whether the infrastructure failed, not the kernel, and the variant has a try left."""
+        return failure.kind is FailureKind.LOST and self.attempts[variant.id] < ATTEMPTS
+
+    def _fail(self, variant: Variant, failure: JobFailed, artifact: Artifact | None = None) -> None:
+        self._settle(settle.failed(variant, failure, self._is_base(variant), self.attempts[variant.id], artifact))
+
+    def _settle(self, outcome: Outcome) -> None:
+        self.settled.add(outcome.variant.id)
+        self.progress.statuses[outcome.status.value] += 1
+        self._emit(outcome)
+
+    def _is_base(self, variant: Variant) -> bool:
+        return variant.id == self.sweep.base.id
+
+    def _say(self, stage: str) -> None:
+        self.progress.stage, self.progress.building = stage, len(self.building)
+        self.progress.best = self.contenders.leader()
+        self._watch(self.progress)

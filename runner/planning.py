@@ -1,0 +1,191 @@
+"""A sweep file -> everything that is settled before the first job starts. Joins the engine's parts; starts nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from kernels.family import Family, code_hash, load_family
+from runner import stats
+from runner.errors import RequestError
+from runner.expand import Expansion, expand
+from runner.gate import Reference, decide, judge
+from runner.prune import prune
+from runner.records import TIMED, Artifact, Device, Outcome, SweepInfo, TargetKind, Variant
+from runner.spec import SweepSpec, load_spec
+from runner.sweep import Sweep
+from runner.targets.base import BACKENDS, backend
+from tracking.registry import Best, Registry
+from tracking.store import Store, Stored
+
+Find = Callable[[TargetKind], tuple[Device, ...]]
+"""Where devices of a kind are looked for: this machine, or a cluster."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a sweep file comes to. `known` holds the runs that are taken over from earlier sweeps, by variant id."""
+
+    spec: SweepSpec
+    family: Family
+    expansion: Expansion
+    pruned: Mapping[str, str]
+    devices: tuple[Device, ...]  # of one model; empty where there is none, which is enough to plan
+    known: Mapping[str, Stored]
+    best: Best | None
+    notes: tuple[str, ...]
+
+    @property
+    def missing(self) -> tuple[Variant, ...]:
+        """What a submit would have to build and measure."""
+        return tuple(v for v in self.expansion.variants if v.id not in self.known and v.id not in self.pruned)
+
+
+def plan(path: str, target: str | None, settings: Sequence[str], find: Find, store: Store, fresh: bool = False) -> Planned:
+    """Read, expand, prune, and look up what is known. `fresh` takes nothing over from earlier sweeps.
+
+    Raises SpecError or RequestError for what cannot be done as written.
+    """
+    said: list[str] = []
+
+    def choose(asked: str) -> TargetKind:
+        return _choose(target or asked, find, said)
+
+    spec = load_spec(path, choose, load_family, settings)
+    family = load_family(spec.family)
+    devices, left_out = _one_model(find(spec.kind))
+    resolved = backend(spec.kind).target(spec.arch)
+    expansion = expand(spec, family, resolved, code_hash(family), {"tilelang": metadata.version("tilelang")})
+    pruned = prune(expansion, family, backend(spec.kind).limits(resolved))
+    known: dict[str, Stored] = {}
+    best = None
+    if devices:
+        ids = [v.id for v in expansion.variants if v.id not in pruned]
+        known = {} if fresh else store.known(spec.workload, devices[0].model, ids)
+        best = Registry(store).best(spec.workload, devices[0].model)
+    return Planned(spec, family, expansion, pruned, devices, known, best, (*said, *left_out, *spec.notes))
+
+
+def sweep_of(planned: Planned, store: Store) -> Sweep:
+    """The engine's view of a plan. Raises RequestError where there is no device to measure on."""
+    spec = planned.spec
+    if not planned.devices:
+        raise RequestError(
+            f"no {spec.kind} device here: `runner doctor` says what was looked for; another target is chosen with --target"
+        )
+    best, reference = _comparable_best(planned)
+    base = planned.expansion.base
+    info = SweepInfo(
+        id=uuid.uuid4().hex[:8],
+        name=spec.name,
+        question=spec.question,
+        file=spec.file,
+        text=spec.text,
+        workload=spec.workload,
+        target=base.target,
+        device=planned.devices[0],
+        protocol=spec.protocol.key,
+        acceptance=spec.acceptance,
+        swept=spec.swept,
+        notes=planned.notes,
+        commit=git_commit(),
+    )
+    flops = planned.family.flops(spec.workload)
+    runs = {**({best.variant_id: best.run_id} if best else {}), **{k: v.run_id for k, v in planned.known.items()}}
+
+    def fetch(variant_id: str) -> Artifact:
+        artifact = store.load(runs[variant_id]).outcome.artifact
+        assert artifact is not None
+        return replace(artifact, blob=store.artifact_blob(runs[variant_id]))
+
+    return Sweep(
+        info=info,
+        variants=planned.expansion.variants,
+        base=base,
+        pruned=planned.pruned,
+        known=_judged_again(planned, reference, flops),
+        protocol=spec.protocol,
+        finals=spec.finals,
+        flops=flops,
+        devices=planned.devices,
+        baseline_name=planned.family.baseline_name,
+        best=reference,
+        best_variant=best.stored.outcome.variant if best else None,
+        fetch=fetch,
+        search=(str(Path.cwd()),),
+    )
+
+
+def local_devices(kind: TargetKind) -> tuple[Device, ...]:
+    return backend(kind).devices()
+
+
+def git_commit() -> str:
+    """The commit that the working tree stands on, with `+dirty` when it was changed; empty outside git."""
+
+    def git(*arguments: str) -> str:
+        try:
+            return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+        except FileNotFoundError:
+            return ""
+
+    commit = git("rev-parse", "--short=12", "HEAD")
+    return commit + ("+dirty" if commit and git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _choose(asked: str, find: Find, said: list[str]) -> TargetKind:
+    if asked != "auto":
+        return backend(asked).kind
+    for kind in BACKENDS:
+        if devices := find(backend(kind).kind):
+            said.append(f"target auto: {kind}, on {devices[0].model}")
+            return backend(kind).kind
+    raise RequestError("target auto: no device of any kind was found")
+
+
+def _one_model(devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """Results of different models are never ranked together, so a sweep runs on one: the first."""
+    chosen = tuple(d for d in devices if d.model == devices[0].model)
+    others = sorted({d.model for d in devices} - {d.model for d in chosen})
+    return chosen, tuple(f"left out, being another model than {chosen[0].model}: {model}" for model in others)
+
+
+def _comparable_best(planned: Planned) -> tuple[Best | None, Reference | None]:
+    """The best, where it was measured under this sweep's protocol; numbers of two protocols are never compared."""
+    best = planned.best
+    if best is None or best.protocol != planned.spec.protocol.key or best.stored.outcome.measurement is None:
+        return None, None
+    median = stats.median(best.stored.outcome.measurement.samples_ms)
+    return best, Reference("best", best.variant_id, best.stored.outcome.variant.label(planned.spec.swept), median)
+
+
+def _judged_again(planned: Planned, reference: Reference | None, flops: float) -> dict[str, Outcome]:
+    """What is known, under the rules of this sweep's file and against today's reference."""
+    base = planned.known.get(planned.expansion.base.id)
+    if reference is None and base is not None and base.outcome.measurement is not None:
+        median = stats.median(base.outcome.measurement.samples_ms)
+        reference = Reference("base", base.variant_id, base.outcome.variant.label(planned.spec.swept) or "base", median)
+    return {variant_id: _judge(stored, planned, reference, flops) for variant_id, stored in planned.known.items()}
+
+
+def _judge(stored: Stored, planned: Planned, reference: Reference | None, flops: float) -> Outcome:
+    outcome = replace(stored.outcome, is_base=stored.variant_id == planned.expansion.base.id)
+    if outcome.status not in TIMED or outcome.measurement is None or outcome.artifact is None:
+        return outcome
+    variant, workload = outcome.variant, planned.spec.workload
+    verdicts = judge(
+        outcome.measurement,
+        outcome.artifact,
+        planned.spec.acceptance,
+        variant.target,
+        workload.dtype,
+        flops,
+        reference,
+        variant.id,
+    )
+    decision, reason = decide(verdicts)
+    return replace(outcome, verdicts=verdicts, decision=decision, reason=reason)

@@ -1,0 +1,36 @@
+"""Who may use a device: one timing at a time, whichever sweep or process asks. Kernel file locks, so a dead holder frees it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from runner.records import Device
+
+
+@contextlib.contextmanager
+def lease(device: Device, shared: bool = False) -> Iterator[None]:
+    """Hold a device of this host while the block runs, waiting until it is free.
+
+    Timing holds it alone; `shared` is for what may run beside its like but not beside timing: builds on the CPU
+    that a CPU target is timed on.
+    """
+    with _lock_file(device).open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+
+
+def _lock_file(device: Device) -> Path:
+    """The same file for every user of this host, which is what makes the lease mean something."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{device.kind}-{device.uuid or device.index}")
+    path = Path(tempfile.gettempdir()) / f"sweep-runner-lease-{name}.lock"
+    if not path.exists():
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o666))
+            path.chmod(0o666)
+    return path

@@ -1,0 +1,62 @@
+"""The child's side of `child.py`: reads a job, runs it, writes the result, until the pipe is closed.
+
+Run as `python -m runner.process.worker JOB_FD RESULT_FD PARENT_PID`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import struct
+import sys
+import traceback
+
+from runner.errors import FailureKind, JobFailed
+
+LENGTH = struct.Struct("!Q")
+PR_SET_PDEATHSIG = 1
+
+
+def main(job_fd: int, result_fd: int, parent: int) -> None:
+    die_with(parent)
+    for fd in (job_fd, result_fd):
+        os.set_inheritable(fd, False)  # a compiler or a kernel's own child must not hold the pipe open
+    jobs, results = os.fdopen(job_fd, "rb"), os.fdopen(result_fd, "wb")
+    # Ctrl-C reaches the driver, which ends its children itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while header := jobs.read(LENGTH.size):
+        data = _reply(jobs.read(LENGTH.unpack(header)[0]))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        results.write(LENGTH.pack(len(data)) + data)
+        results.flush()
+
+
+def _reply(request: bytes) -> bytes:
+    """The pickled answer: a one-tuple with the value, or a JobFailed."""
+    try:
+        function, args = pickle.loads(request)
+        return pickle.dumps((function(*args),))
+    except JobFailed as failure:
+        return pickle.dumps(failure)
+    except Exception as error:
+        traceback.print_exc()
+        return pickle.dumps(JobFailed(FailureKind.CRASH, f"{type(error).__name__}: {first_line(error)}"))
+
+
+def first_line(error: BaseException) -> str:
+    """The line of an error's text that says most: its first that is not empty."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends, and end now if it already has."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(*(int(a) for a in sys.argv[1:4]))

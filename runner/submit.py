@@ -1,0 +1,155 @@
+"""Runs a planned sweep and keeps its record: outcomes go to the store one by one, what is known at the end is added there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from runner import stats
+from runner.executors.base import Executor
+from runner.finals import device_key
+from runner.gate import DRIFT_LIMIT, decide, judge_pair
+from runner.pipeline import run
+from runner.records import TIMED, Decision, Outcome, RankedRow
+from runner.sweep import Progress, Result, Sweep
+from tracking.store import Store
+
+
+@dataclass(frozen=True)
+class Report:
+    """A sweep at its end. `rows` are the timed variants, best first; `others` the rest."""
+
+    sweep: Sweep
+    rows: tuple[RankedRow, ...]
+    others: tuple[tuple[str, Outcome], ...]  # with their run ids
+    drifts: Mapping[tuple[str, int], float]
+    notes: tuple[str, ...]
+    interrupted: bool
+    parent: str  # MLflow run id; empty where nothing was started
+
+    @property
+    def candidate(self) -> RankedRow | None:
+        """The variant to accept: the first that passes every rule and is not the best already."""
+        best = self.sweep.best
+        for row in self.rows:
+            if row.outcome.decision is Decision.CANDIDATE and not (best and best.variant_id == row.outcome.variant.id):
+                return row
+        return None
+
+
+def submit(
+    sweep: Sweep,
+    store: Store,
+    runs: Mapping[str, str],
+    executor: Executor,
+    watch: Callable[[Progress], None],
+    tell: Callable[[Outcome], None],
+) -> Report:
+    """Measure what is missing. `runs` are the run ids of what is known. Raises InfrastructureLost when all devices are gone.
+
+    Every outcome is written, and then told, as soon as it is known; whatever ends this early loses nothing measured.
+    """
+    outcomes: dict[str, Outcome] = dict(sweep.known)
+    run_ids = dict(runs)
+    parent = store.open_sweep(sweep.info, len(sweep.variants))
+
+    def emit(outcome: Outcome) -> None:
+        run_ids[outcome.variant.id] = store.write(parent, sweep.info, outcome, sweep.flops)
+        outcomes[outcome.variant.id] = _without_blob(outcome)
+        tell(outcome)
+
+    status = "FAILED"
+    try:
+        result = run(sweep, executor, emit, watch)
+        drifts = _drifts(result)
+        _amend(sweep, store, result, drifts, outcomes, run_ids)
+        report = report_of(sweep, outcomes, run_ids, result, drifts, parent)
+        status = "KILLED" if result.interrupted else "FINISHED"
+        store.close_sweep(parent, sweep.info, report.rows, failures(report), summary(report), status, sweep.flops)
+    except BaseException:
+        store.close_sweep(parent, sweep.info, (), {}, "ended early: what was measured is kept", status, sweep.flops)
+        raise
+    return report
+
+
+def taken_over(sweep: Sweep, runs: Mapping[str, str]) -> Report:
+    """The report of a sweep whose every variant is known: nothing is started and nothing is written."""
+    return report_of(sweep, sweep.known, runs, Result(reference=sweep.best), {})
+
+
+def report_of(
+    sweep: Sweep,
+    outcomes: Mapping[str, Outcome],
+    run_ids: Mapping[str, str],
+    result: Result,
+    drifts: Mapping[tuple[str, int], float],
+    parent: str = "",
+) -> Report:
+    """The ranked table of everything that the sweep's file names, measured now or known from before."""
+    rows = [
+        RankedRow(run_ids[i], o, result.finals.get(i), reused=i in sweep.known) for i, o in outcomes.items() if o.status in TIMED
+    ]
+    others = [(run_ids[i], o) for i, o in outcomes.items() if o.status not in TIMED]
+    reference = result.reference.variant_id if result.reference else ""
+    ranked = sorted(rows, key=lambda row: _rank(row, reference))
+    return Report(sweep, tuple(ranked), tuple(others), drifts, tuple(result.notes), result.interrupted, parent)
+
+
+def failures(report: Report) -> dict[str, int]:
+    """How often each reason kept a variant from being measured."""
+    return dict(Counter(f"{o.status.value}: {o.reason}" for _, o in report.others).most_common())
+
+
+def summary(report: Report) -> str:
+    """Two lines at most: what was tried, and what came of it."""
+    tried = f"{len(report.rows)} timed, {len(report.others)} not"
+    row = report.candidate
+    if row is None:
+        return f"{tried}; no candidate: nothing passes every rule and is faster than what there is"
+    return f"{tried}; candidate {row.outcome.variant.label(report.sweep.info.swept)} ({row.run_id[:8]}): {row.outcome.reason}"
+
+
+def _rank(row: RankedRow, reference: str) -> tuple[int, float]:
+    """Finalists and their reference by paired speedup, since those were measured side by side; the rest by median."""
+    assert row.outcome.measurement is not None
+    if row.paired is not None or row.outcome.variant.id == reference:
+        return 0, -(row.paired.speedup if row.paired else 1.0)
+    return 1, stats.median(row.outcome.measurement.samples_ms)
+
+
+def _amend(
+    sweep: Sweep,
+    store: Store,
+    result: Result,
+    drifts: Mapping[tuple[str, int], float],
+    outcomes: dict[str, Outcome],
+    run_ids: Mapping[str, str],
+) -> None:
+    """Write what only the end of a sweep tells: paired speedups, the decisions that follow, and drift beyond the limit."""
+    role = result.reference.role if result.reference else "base"
+    for variant_id, outcome in list(outcomes.items()):
+        if outcome.measurement is None:
+            continue
+        paired = result.finals.get(variant_id)
+        drift = None if variant_id in sweep.known else drifts.get(device_key(outcome.measurement.device))
+        if drift is not None and abs(drift) <= DRIFT_LIMIT:
+            drift = None
+        if paired is not None:
+            verdict = judge_pair(paired, sweep.info.acceptance, role)
+            verdicts = tuple(verdict if v.rule == "faster" else v for v in outcome.verdicts)
+            decision, reason = decide(verdicts)
+            outcomes[variant_id] = outcome = replace(outcome, verdicts=verdicts, decision=decision, reason=reason)
+        if paired is not None or drift is not None:
+            store.amend(run_ids[variant_id], outcome.decision, outcome.reason, outcome.verdicts, paired, drift)
+
+
+def _drifts(result: Result) -> dict[tuple[str, int], float]:
+    return {k: stats.drift(b.before_ms, b.after_ms) for k, b in result.baselines.items() if b.after_ms}
+
+
+def _without_blob(outcome: Outcome) -> Outcome:
+    """The binary is in the store now; thousands of them do not belong in the driver's memory."""
+    return (
+        outcome if outcome.artifact is None else replace(outcome, artifact=replace(outcome.artifact, blob=b"", source="", log=""))
+    )

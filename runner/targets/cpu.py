@@ -1,0 +1,102 @@
+"""TileLang's `c` target: generated C, built by the C++ compiler of this machine, one thread."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runner.errors import FailureKind
+from runner.records import Device, Limits, Target, TargetKind
+
+STACK_FOR_TILES = 4 << 20
+"""Bytes of tiles that a kernel may keep on the stack: half of Linux's usual 8 MiB."""
+
+FLUSH_BYTES = 64 << 20
+"""More than the last-level cache share of one core on the machines this was tried on."""
+
+
+class CPUBackend:
+    kind: TargetKind = "cpu"
+    torch_device = "cpu"
+    source_suffix = ".c"
+    compiles_disturb_timing = True
+
+    def target(self, arch: str | None = None) -> Target:
+        return Target("cpu", arch or platform.machine())
+
+    def limits(self, target: Target) -> Limits:
+        return Limits(None, STACK_FOR_TILES, None, ("float32", "float16"))
+
+    def devices(self) -> tuple[Device, ...]:
+        return (Device("cpu", cpu_model(), host=platform.node()),)
+
+    def visible(self, device: Device | None) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": "", "MACA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+    def compile_options(self, target: Target) -> dict[str, Any]:
+        return {"target": "c", "execution_backend": "cython"}
+
+    def mma(self, source: str) -> tuple[int, str] | None:
+        return None
+
+    def resources(self, log: str) -> dict[str, int]:
+        return {}
+
+    def prepare(self) -> None:
+        """One thread for the kernel and for torch alike: the generated C is serial, so the baseline is too."""
+        import torch
+
+        torch.set_num_threads(1)
+
+    def time(self, call: Callable[[], object], repeat: int, clear: Callable[[], object]) -> tuple[float, ...]:
+        samples = []
+        for _ in range(repeat):
+            clear()
+            start = time.perf_counter_ns()
+            call()
+            samples.append((time.perf_counter_ns() - start) / 1e6)
+        return tuple(samples)
+
+    def cache_clearer(self) -> Callable[[], object]:
+        import torch
+
+        scratch = torch.zeros(FLUSH_BYTES // 4, dtype=torch.float32)
+        return lambda: scratch.add_(1.0)
+
+    def synchronize(self) -> None:
+        pass
+
+    def state(self, device: Device) -> dict[str, float | str]:
+        clocks = [float(line.split(":")[1]) for line in _cpuinfo() if line.startswith("cpu MHz")]
+        found: dict[str, float | str] = {"threads": 1.0, "load_1m": os.getloadavg()[0]}
+        return found | ({"clock_mhz": max(clocks)} if clocks else {})
+
+    def versions(self) -> dict[str, str]:
+        compiler = shutil.which("g++") or shutil.which("clang++")
+        if compiler is None:
+            return {}
+        said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+        return {"compiler": said.splitlines()[0]} if said else {}
+
+    def classify(self, message: str) -> tuple[FailureKind, bool]:
+        return FailureKind.LAUNCH_ERROR, False
+
+
+def cpu_model() -> str:
+    """The processor's name as Linux gives it, or its architecture."""
+    names = (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+CPU = CPUBackend()

@@ -1,0 +1,129 @@
+"""NVIDIA GPUs. Generating and compiling CUDA needs nvcc and no GPU; timing needs one."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from runner.errors import FailureKind
+from runner.records import Device, Limits, Target, TargetKind
+from runner.targets import device_events
+from runner.targets.source import count_instruction
+
+MMA = re.compile(r"\btl::(mma_sync\w*|wgmma_\w+|tcgen05mma_\w+|gemm_(?:ss|rs|sr|rr))\s*<")
+
+USUAL_ARCH = "sm_90a"
+"""What is generated for where no card says otherwise: planning on a laptop."""
+
+# Dense rates without sparsity, TFLOPS, by the vendor's data sheets; float32 runs on the tf32 matrix path.
+PEAKS = {
+    "H200": {"float16": 989.5, "bfloat16": 989.5, "float32": 494.7},
+    "H100 80GB HBM3": {"float16": 989.5, "bfloat16": 989.5, "float32": 494.7},
+    "H100 PCIe": {"float16": 756.5, "bfloat16": 756.5, "float32": 378.0},
+    "A100": {"float16": 312.0, "bfloat16": 312.0, "float32": 156.0},
+}
+
+# Dynamic shared memory per block by architecture, bytes (CUDA C++ Programming Guide, compute capabilities).
+SHARED_MEMORY = {"sm_75": 65_536, "sm_80": 166_912, "sm_86": 101_376, "sm_89": 101_376, "sm_90": 232_448, "sm_100": 232_448}
+
+STICKY = re.compile(
+    r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure|device-side assert"
+    r"|launch timed out|hardware stack error|uncorrectable ECC",
+    re.IGNORECASE,
+)
+
+
+class CUDABackend:
+    kind: TargetKind = "cuda"
+    torch_device = "cuda"
+    source_suffix = ".cu"
+    compiles_disturb_timing = False
+
+    def target(self, arch: str | None = None) -> Target:
+        if arch is None:
+            capabilities = [row[2] for row in _query("name,uuid,compute_cap")]
+            arch = _arch(capabilities[0]) if capabilities else USUAL_ARCH
+        return Target("cuda", arch)
+
+    def limits(self, target: Target) -> Limits:
+        base = target.arch.rstrip("af")
+        return Limits(1024, SHARED_MEMORY.get(base), 32, ("float16", "bfloat16", "float32"))
+
+    def devices(self) -> tuple[Device, ...]:
+        rows = _query("name,uuid,compute_cap")
+        return tuple(
+            Device("cuda", name, index, platform.node(), uuid, next((p for n, p in PEAKS.items() if n in name), {}))
+            for index, (name, uuid, _) in enumerate(rows)
+        )
+
+    def visible(self, device: Device | None) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": device.uuid if device else "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+    def compile_options(self, target: Target) -> dict[str, Any]:
+        return {"target": {"kind": "cuda", "arch": target.arch}, "execution_backend": "tvm_ffi"}
+
+    def mma(self, source: str) -> tuple[int, str] | None:
+        return count_instruction(source, MMA)
+
+    def resources(self, log: str) -> dict[str, int]:
+        """From ptxas -v, where the build printed it."""
+        used = re.search(r"Used (\d+) registers", log)
+        spill = re.search(r"(\d+) bytes spill stores", log)
+        return {k: int(m.group(1)) for k, m in (("registers", used), ("spill_bytes", spill)) if m}
+
+    def prepare(self) -> None:
+        pass
+
+    def time(self, call: Callable[[], object], repeat: int, clear: Callable[[], object]) -> tuple[float, ...]:
+        return device_events.time_calls(call, repeat, clear)
+
+    def cache_clearer(self) -> Callable[[], object]:
+        return device_events.cache_clearer()
+
+    def synchronize(self) -> None:
+        device_events.synchronize()
+
+    def state(self, device: Device) -> dict[str, float | str]:
+        fields = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_throttle_reasons.active"
+        rows = _query(fields, device.uuid)
+        if not rows:
+            return {}
+        sm, mem, power, temperature, throttle = rows[0]
+        numbers = {"clock_mhz": sm, "memory_clock_mhz": mem, "power_w": power, "temperature_c": temperature}
+        return {"throttle": throttle} | {k: float(v) for k, v in numbers.items() if re.fullmatch(r"[\d.]+", v)}
+
+    def versions(self) -> dict[str, str]:
+        found = {}
+        if rows := _query("driver_version"):
+            found["driver"] = rows[0][0]
+        nvcc = shutil.which("nvcc")
+        if nvcc and (said := re.search(r"V[\d.]+", subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout)):
+            found["nvcc"] = said.group()[1:]
+        return found
+
+    def classify(self, message: str) -> tuple[FailureKind, bool]:
+        if STICKY.search(message):
+            return FailureKind.CRASH, True
+        return FailureKind.LAUNCH_ERROR, "CUDA" in message or "cuda" in message
+
+
+def _query(fields: str, uuid: str | None = None) -> list[list[str]]:
+    """Rows of `nvidia-smi --query-gpu`; none where the tool or a card is missing."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *(["-i", uuid] if uuid else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return [[c.strip() for c in line.split(",")] for line in done.stdout.splitlines()] if done.returncode == 0 else []
+
+
+def _arch(capability: str) -> str:
+    """`9.0` -> `sm_90a`: from Hopper on, the matrix instructions are in the architecture-specific set."""
+    number = capability.replace(".", "")
+    return f"sm_{number}a" if int(number) >= 90 else f"sm_{number}"
+
+
+CUDA = CUDABackend()
