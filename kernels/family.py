@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -99,7 +99,7 @@ def load_family(name: str, search: Sequence[str] = ()) -> Family:
     if not colon:
         hint = nearest(name, BUILT_IN)
         raise RequestError(f"no kernel family {name!r}: {hint} (a family of your own is named module:attribute)")
-    sys.path.extend(f for f in (*search, os.getcwd()) if f not in sys.path)
+    sys.path.extend(f for f in (*search, str(Path.cwd())) if f not in sys.path)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything; it must cost one line, not a traceback
@@ -131,10 +131,10 @@ def _reachable(module: ModuleType) -> Iterator[ModuleType]:
     """A module and the modules of its own package (or folder) that it uses, each once."""
     seen: dict[str, ModuleType] = {}
     queue = [module]
-    home = os.path.dirname(module.__file__ or "")
+    home = Path(module.__file__ or "").parent
     while queue:
         current = queue.pop()
-        if current.__name__ in seen or os.path.dirname(getattr(current, "__file__", None) or "") != home:
+        if current.__name__ in seen or Path(getattr(current, "__file__", None) or "/").parent != home:
             continue
         seen[current.__name__] = current
         used = (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,30 @@ from runner.targets.base import backend
 def compile_kernel(variant: Variant, search: tuple[str, ...] = ()) -> Any:
     """TileLang's compiled kernel for a variant, from the cache folder in use where it is there.
 
-    `search` are folders in which a user's own family module is looked for.
+    The variant's environment knobs are set meanwhile: some shape the code, some TileLang's cache key. `search` are
+    folders in which a user's own family module is looked for.
     """
     import tilelang
 
     family = load_family(variant.workload.family, search)
     program = family.program(variant.workload, variant.config, variant.target)
     options = backend(variant.target.kind).compile_options(variant.target)
-    return tilelang.compile(program, pass_configs=dict(variant.pass_configs) or None, **options)
+    with _environment(variant.env):
+        return tilelang.compile(program, pass_configs=dict(variant.pass_configs) or None, **options)
 
 
 @contextmanager
 def cache_in(folder: str) -> Iterator[None]:
-    """Make TileLang keep its cache in `folder` while the block runs."""
+    """Make TileLang keep its cache in `folder`, and in nothing else, while the block runs.
+
+    Its cache in memory is emptied: the key there knows nothing of environment knobs, so in a warm process one variant
+    would be given another's kernel.
+    """
+    import tilelang.cache
     from tilelang import env
 
+    for cache in getattr(tilelang.cache, "_dispatch_map", {}).values():
+        cache._memory_cache.clear()
     before = env.TILELANG_CACHE_DIR
     env.TILELANG_CACHE_DIR = folder
     try:
@@ -66,7 +76,7 @@ def load_kernel(variant: Variant, artifact: Artifact, search: tuple[str, ...] = 
         unpack(artifact.blob, Path(folder))
         before = _entries(folder)
         kernel = compile_kernel(variant, search)
-        if _entries(folder) != before:
+        if _entries(folder) != before or not Path(kernel._tilelang_cache_path).is_relative_to(folder):
             raise JobFailed(
                 FailureKind.LAUNCH_ERROR,
                 "TileLang did not recognise the built kernel and compiled it again: build and bench differ in TileLang's version or build",
@@ -76,3 +86,17 @@ def load_kernel(variant: Variant, artifact: Artifact, search: tuple[str, ...] = 
 
 def _entries(folder: str) -> set[str]:
     return {p.parent.name for p in Path(folder).rglob("params.*")}
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -50,7 +50,7 @@ def _sign_test_rank(n: int, confidence: float) -> int:
     """Largest 0-based rank r such that [ratios[r], ratios[-1-r]] covers the median with at least `confidence`."""
     tail, rank = 0.0, 0
     for k in range(n // 2):
-        tail += math.comb(n, k) / 2.0**n
+        tail += math.comb(n, k) / 2**n  # of integers: 2.0**1024 is no float
         if 2 * tail > 1 - confidence:
             break
         rank = k

@@ -30,6 +30,13 @@ def console() -> Console:
     return out if out.is_terminal else Console(highlight=False, width=220)
 
 
+def show(parts: Sequence[Any]) -> None:
+    """Print lines and tables in order."""
+    out = console()
+    for part in parts:
+        out.print(part, markup=False, soft_wrap=True) if isinstance(part, str) else out.print(part)
+
+
 def as_json(value: Any) -> None:
     click.echo(json.dumps(to_dict(value), indent=2))
 
@@ -84,7 +91,7 @@ def header(plan: Planned) -> list[str]:
         else []
     )
     asked = f"{plan.spec.name}: {plan.spec.question}" if plan.spec.question else plan.spec.name
-    return [asked, f"{plan.spec.workload.name} on {where}", *(f"note: {note}" for note in plan.notes), *best]
+    return [asked, f"{plan.spec.workload.name} on {where}", *_notes(plan.notes), *best]
 
 
 def report(found: Report, flops: float) -> list[Any]:
@@ -233,6 +240,15 @@ def _baseline_line(baseline: Baseline, found: Report) -> str:
     return f"{said}, {drift:+.1%} after the sweep" + (
         ": DRIFT, the results between are suspect" if abs(drift) > DRIFT_LIMIT else ""
     )
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    """One line for each thing that decided something: `on cpu: M 131072 -> 512, N 2048 -> 512`."""
+    grouped: dict[str, list[str]] = {}
+    for note in notes:
+        who, _, what = note.partition(": ")
+        grouped.setdefault(who, []).append(what)
+    return [f"note: {who}: {', '.join(what)}" for who, what in grouped.items()]
 
 
 def _vs(outcome: Outcome) -> float:

@@ -166,8 +166,6 @@ def _where(store: Any, report: Any) -> list[str]:
 
 
 def _show(parts: list[Any]) -> None:
-    from runner.cli.render import console
+    from runner.cli.render import show
 
-    out = console()
-    for part in parts:
-        out.print(part, markup=False) if isinstance(part, str) else out.print(part)
+    show(parts)

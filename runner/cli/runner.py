@@ -1,0 +1,191 @@
+"""`runner`: judge runs, keep the best, and see whether this machine can do the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from runner.cli.entry import Command
+
+JSON = click.option("--json", "json_", is_flag=True, help="Print data instead of text.")
+RUN = click.argument("run")
+
+
+@click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Keep the fastest kernel: accept a run against the best, look back, roll back.
+
+    RUN is an MLflow run id or a variant id, or any beginning of one that means a single run.
+
+    \b
+    Example:  runner accept 3f9a
+    """
+
+
+@main.command()
+@RUN
+def accept(run: str) -> None:
+    """Measure a run in pairs against today's best, on one device of its model, and promote it if it is faster for sure.
+
+    \b
+    Example:  runner accept 3f9a
+    """
+    from runner.accept import accept as judge
+    from runner.executors.inline import InlineExecutor
+    from tracking.store import Store
+
+    executor = InlineExecutor()
+    try:
+        accepted = judge(run, Store(), executor, click.echo)
+    finally:
+        executor.close()
+    best = accepted.best
+    click.echo(f"accepted {best.run_id[:8]}: version {best.version}, the best {best.workload} on {best.device_model}")
+
+
+@main.command()
+@RUN
+@click.option("--reason", required=True, help="Why, for whoever looks at it later.")
+def reject(run: str, reason: str) -> None:
+    """Mark a run as not wanted. It stays in the record, with the reason.
+
+    \b
+    Example:  runner reject 3f9a --reason "needs a clock that this card does not hold"
+    """
+    from runner.accept import reject as mark
+    from tracking.store import Store
+
+    stored = mark(run, reason, Store())
+    click.echo(f"rejected {stored.run_id[:8]}: {reason}")
+
+
+@main.command()
+@JSON
+def best(json_: bool) -> None:
+    """Today's best of every workload and device model.
+
+    \b
+    Example:  runner best
+    """
+    from runner.cli import render
+    from tracking.registry import Registry
+    from tracking.store import Store
+
+    found = Registry(Store()).bests()
+    if json_:
+        render.as_json(found)
+    else:
+        _show([render.bests(found)] if found else ["nothing was accepted yet: runner accept RUN"])
+
+
+@main.command()
+@click.argument("which", required=False)
+@JSON
+def history(which: str | None, json_: bool) -> None:
+    """Every version that was ever best, oldest first: the curve. WHICH is a run, or words of a workload or device.
+
+    \b
+    Example:  runner history "131072x2048x7168"
+    """
+    from runner.cli import render
+    from tracking.registry import Registry
+    from tracking.store import Store
+
+    store = Store()
+    found = _chosen(store, which)
+    lines = Registry(store).history(found.stored.outcome.variant.workload, found.device_model)
+    if json_:
+        render.as_json(lines)
+    else:
+        _show([f"{found.workload} on {found.device_model}", render.history(lines)])
+
+
+@main.command()
+@click.argument("which", required=False)
+@click.option("--to", type=int, metavar="VERSION", help="The version to go back to; without it, the one before today's best.")
+def rollback(which: str | None, to: int | None) -> None:
+    """Make an earlier version the best again. WHICH is a run, or words of a workload or device.
+
+    \b
+    Example:  runner rollback --to 3
+    """
+    from tracking.registry import Registry
+    from tracking.store import Store
+
+    store = Store()
+    found = _chosen(store, which)
+    now = Registry(store).rollback(found.stored.outcome.variant.workload, found.device_model, to)
+    click.echo(f"the best {now.workload} on {now.device_model} is version {now.version} again, run {now.run_id[:8]}")
+
+
+@main.command()
+@RUN
+@click.option("--source", is_flag=True, help="Print the generated source alone.")
+@JSON
+def show(run: str, source: bool, json_: bool) -> None:
+    """One run: its config, its numbers, and each rule's verdict with the evidence.
+
+    \b
+    Example:  runner show 3f9a --source
+    """
+    from runner.cli import render
+    from runner.errors import RequestError
+    from tracking.store import Store
+
+    stored = Store().find(run)
+    if source:
+        if stored.outcome.artifact is None:
+            raise RequestError(f"run {stored.run_id[:8]} has no generated source: it is {stored.outcome.status.value}")
+        click.echo(stored.outcome.artifact.source)
+    elif json_:
+        render.as_json(stored)
+    else:
+        _show(render.shown(stored))
+
+
+@main.command()
+@click.option("--address", envvar="RAY_ADDRESS", help="A Ray cluster, as host:port, instead of a Ray started here.")
+def doctor(address: str | None) -> None:
+    """What this machine has, and what to do about what it lacks. Exit 0 when sweeps can run, else 3.
+
+    \b
+    Example:  runner doctor
+    """
+    from runner.doctor import examine
+    from runner.errors import InfrastructureLost
+
+    faults = 0
+    for finding in examine(None, address):
+        faults += finding.state == "fault"
+        click.secho(f"{finding.state:<5} ", fg={"ok": "green", "note": "yellow", "fault": "red"}[finding.state], nl=False)
+        click.echo(f"{finding.topic}: {finding.text}" + (f"  ->  {finding.remedy}" if finding.remedy else ""))
+    if faults:
+        raise InfrastructureLost(f"{faults} of these keep a sweep from running")
+
+
+def _chosen(store: Any, which: str | None) -> Any:
+    """The best that a person means: the only one, that of a run, or the one whose workload and device hold the words."""
+    from runner.errors import NotFound
+    from tracking.registry import Registry
+
+    bests = Registry(store).bests()
+    if which is None or not bests:
+        found = bests
+    else:
+        found = [b for b in bests if which.lower() in f"{b.workload} on {b.device_model}".lower()]
+        if not found:
+            stored = store.find(which)
+            workload = stored.outcome.variant.workload.name
+            found = [b for b in bests if (b.workload, b.device_model) == (workload, stored.device_model)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFound("nothing was accepted yet" if not bests else f"nothing was accepted for {which!r}")
+    raise NotFound("which of these? " + "; ".join(f"{b.workload} on {b.device_model}" for b in found))
+
+
+def _show(parts: list[Any]) -> None:
+    from runner.cli.render import show
+
+    show(parts)
