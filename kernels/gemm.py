@@ -46,7 +46,7 @@ class Gemm:
     )
 
     def unfit(self, workload: Workload, config: Mapping[str, Value], target: Target, limits: Limits) -> str | None:
-        m, n, k, bm, bn, bk, stages, threads, i = _numbers(workload, config)
+        _, _, k, bm, bn, bk, stages, threads, i = _numbers(workload, config)
         itemsize = {"float16": 2, "float32": 4}[workload.dtype]
         if bk % i:
             return f"block_K={bk} is not divisible by b_interleave={i}"
@@ -155,8 +155,10 @@ GEMM = Gemm()
 
 def _launch(T: Any, cpu: bool, blocks_n: Any, blocks_m: Any, threads: int) -> Any:
     if cpu:
-        from tilelang.cpu.language import Kernel
-
+        try:
+            from tilelang.cpu.language import Kernel
+        except ImportError:  # older TileLang has no dialect for the CPU
+            return T.Kernel(blocks_n, blocks_m, is_cpu=True, prelude=PRELUDE)
         return Kernel(blocks_n, blocks_m, prelude=PRELUDE)
     return T.Kernel(blocks_n, blocks_m, threads=threads)
 

@@ -28,7 +28,7 @@ def compile_kernel(variant: Variant, search: tuple[str, ...] = ()) -> Any:
     family = load_family(variant.workload.family, search)
     program = family.program(variant.workload, variant.config, variant.target)
     options = backend(variant.target.kind).compile_options(variant.target)
-    with _environment(variant.env):
+    with environment({**variant.env, "TILELANG_DISABLE_CACHE": "0"}):  # an artifact is a cache entry
         return tilelang.compile(program, pass_configs=dict(variant.pass_configs) or None, **options)
 
 
@@ -52,8 +52,12 @@ def cache_in(folder: str) -> Iterator[None]:
         env.TILELANG_CACHE_DIR = before
 
 
-def pack(root: Path, entry: Path) -> bytes:
-    """A cache entry as bytes, with its path below the cache folder."""
+def pack(root: Path) -> bytes:
+    """The one entry of a cache folder as bytes, with its path below it. Raises JobFailed where there is none."""
+    entries = _entries(root)
+    if len(entries) != 1:
+        raise JobFailed(FailureKind.COMPILE_ERROR, f"TileLang left {len(entries)} cache entries, so the build cannot be moved")
+    entry = entries.pop()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
         tar.add(entry, arcname=entry.relative_to(root))
@@ -74,22 +78,24 @@ def load_kernel(variant: Variant, artifact: Artifact, search: tuple[str, ...] = 
     """The kernel of an artifact, without compiling: TileLang finds it in a cache that holds this entry alone."""
     with tempfile.TemporaryDirectory(prefix="runner-load-") as folder, cache_in(folder):
         unpack(artifact.blob, Path(folder))
-        before = _entries(folder)
+        before = _entries(Path(folder))
         kernel = compile_kernel(variant, search)
-        if _entries(folder) != before or not Path(kernel._tilelang_cache_path).is_relative_to(folder):
+        if _entries(Path(folder)) != before:
             raise JobFailed(
                 FailureKind.LAUNCH_ERROR,
-                "TileLang did not recognise the built kernel and compiled it again: build and bench differ in TileLang's version or build",
+                "TileLang did not recognise the built kernel and compiled it again:"
+                " build and bench differ in TileLang's version or build",
             )
     return kernel
 
 
-def _entries(folder: str) -> set[str]:
-    return {p.parent.name for p in Path(folder).rglob("params.*")}
+def _entries(root: Path) -> set[Path]:
+    return {path.parent for path in root.rglob("params.*")}
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables while the block runs."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -66,19 +66,19 @@ def measure(job: BenchJob) -> Measurement:
     target.prepare()
     with _device_errors(job.device.kind):
         kernel = _Loaded(job.variant, job.artifact, job.search)
-        checks = [kernel.check(seed, "before timing") for seed in reversed(SEEDS)]
+        before = kernel.checks_before()
         clear = target.cache_clearer()
         for _ in range(job.protocol.warmup):
             kernel()
         target.synchronize()
         with _StateSampler(job.device) as sampler:
             samples = target.time(kernel, job.protocol.repeat, clear)
-        checks += [kernel.compare(SEEDS[0], "as timed"), kernel.check(SEEDS[0], "after timing")]
+        after = kernel.checks_after()
     return Measurement(
         device=job.device,
         protocol=job.protocol.key,
         samples_ms=samples,
-        checks=tuple(checks),
+        checks=(*before, *after),
         prepack_ms=kernel.prepack_ms,
         cache="cleared between calls",
         state=sampler.state,
@@ -93,7 +93,7 @@ def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
     target.prepare()
     family = load_family(job.workload.family, job.search)
     with _device_errors(job.device.kind):
-        inputs, _ = _problem(job.workload, SEEDS[0], target.torch_device)
+        inputs, _ = _problem(job.workload, SEEDS[0], target.torch_device, job.search)
         out = family.output(job.workload, target.torch_device)
         for _ in range(job.protocol.warmup):
             family.baseline(inputs, out)
@@ -110,7 +110,7 @@ def measure_pair(job: PairJob) -> Paired:
             _Loaded(job.candidate, job.candidate_artifact, job.search),
             _Loaded(job.reference, job.reference_artifact, job.search),
         )
-        checks = [kernel.check(seed, "before timing") for kernel in pair for seed in reversed(SEEDS)]
+        before = [kernel.checks_before() for kernel in pair]
         clear = target.cache_clearer()
         for _ in range(job.protocol.warmup):
             for kernel in pair:
@@ -120,17 +120,18 @@ def measure_pair(job: PairJob) -> Paired:
         for turn in range(job.protocol.repeat):
             for which in (0, 1) if turn % 2 == 0 else (1, 0):
                 samples[which].extend(target.time(pair[which], 1, clear))
-        checks += [kernel.check(SEEDS[0], "after timing") for kernel in pair]
+        after = [kernel.checks_after() for kernel in pair]
     speedup, low, high = stats.paired_speedup(*samples)
-    own = tuple(checks[i] for i in (0, 1, 4))
-    return Paired(job.candidate.id, job.reference.id, *map(tuple, samples), speedup, low, high, stats.CONFIDENCE, own)  # type: ignore[arg-type]
+    own = (*before[0], *after[0])
+    first, second = map(tuple, samples)
+    return Paired(job.candidate.id, job.reference.id, first, second, speedup, low, high, stats.CONFIDENCE, own)
 
 
 class _Loaded:
     """A kernel loaded from its artifact, with the timed inputs packed and an output of its own."""
 
     def __init__(self, variant: Variant, artifact: Artifact, search: tuple[str, ...]):
-        self.variant = variant
+        self.variant, self.search = variant, search
         self.family = load_family(variant.workload.family, search)
         self.target = backend(variant.target.kind)
         self.kernel = load_kernel(variant, artifact, search)
@@ -140,20 +141,28 @@ class _Loaded:
     def __call__(self) -> None:
         self.kernel(*self.packed, self.out)
 
-    def check(self, seed: int, when: str) -> Check:
+    def checks_before(self) -> list[Check]:
+        """The timed seed last, so that its output is of the call that ran last."""
+        return [self._check(seed, "before timing") for seed in reversed(SEEDS)]
+
+    def checks_after(self) -> list[Check]:
+        """What the last timed call left, then both seeds anew: a kernel may skip its work by now, or repeat an answer."""
+        return [self._compare(SEEDS[0], "as timed"), *(self._check(seed, "after timing") for seed in SEEDS)]
+
+    def _check(self, seed: int, when: str) -> Check:
         """Run once on a poisoned output and compare it with the baseline's."""
         self.out.fill_(float("nan"))
         packed = self.packed if seed == SEEDS[0] else self._pack(seed)[0]
         self.kernel(*packed, self.out)
         self.target.synchronize()
-        return self.compare(seed, when)
+        return self._compare(seed, when)
 
-    def compare(self, seed: int, when: str) -> Check:
-        expected = _problem(self.variant.workload, seed, self.target.torch_device)[1]
+    def _compare(self, seed: int, when: str) -> Check:
+        expected = _problem(self.variant.workload, seed, self.target.torch_device, self.search)[1]
         return compare(self.out, expected, seed, when)
 
     def _pack(self, seed: int) -> tuple[tuple[Tensor, ...], float]:
-        inputs, _ = _problem(self.variant.workload, seed, self.target.torch_device)
+        inputs, _ = _problem(self.variant.workload, seed, self.target.torch_device, self.search)
         started = time.perf_counter()
         packed = self.family.pack(inputs, self.variant.config)
         self.target.synchronize()
@@ -169,9 +178,9 @@ def compare(out: Tensor, expected: Tensor, seed: int, when: str) -> Check:
     worst, where, largest = 0.0, 0, 0.0
     for start in range(0, out.shape[0], rows):
         got, want = out[start : start + rows].float(), expected[start : start + rows].float()
-        error = (got - want).abs_().nan_to_num_(nan=torch.inf)
+        error = (got - want).abs_().masked_fill_(got == want, 0.0).nan_to_num_(nan=torch.inf)  # equal infinities are equal
         value, position = error.flatten().max(dim=0)
-        largest = max(largest, want.abs().max().item())
+        largest = max(largest, want.abs().nan_to_num_(nan=0.0, posinf=0.0).max().item())
         if value.item() > worst:
             worst, where = value.item(), start * out[0].numel() + int(position.item())
     if worst <= GROSSLY_WRONG * largest:
@@ -188,16 +197,16 @@ def compare(out: Tensor, expected: Tensor, seed: int, when: str) -> Check:
     raise JobFailed(FailureKind.WRONG_RESULT, detail)
 
 
-def _problem(workload: Workload, seed: int, device: str) -> tuple[tuple[Tensor, ...], Tensor]:
+def _problem(workload: Workload, seed: int, device: str, search: tuple[str, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
     """Inputs and the baseline's output, made once per device and workload."""
-    return _make_problem(workload.family, tuple(workload.shape.items()), workload.dtype, seed, device)
+    return _make_problem(workload.family, tuple(workload.shape.items()), workload.dtype, seed, device, search)
 
 
 @functools.lru_cache(maxsize=len(SEEDS))
 def _make_problem(
-    family_name: str, shape: tuple[tuple[str, int], ...], dtype: str, seed: int, device: str
+    family_name: str, shape: tuple[tuple[str, int], ...], dtype: str, seed: int, device: str, search: tuple[str, ...]
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    family, workload = load_family(family_name), Workload(family_name, dict(shape), dtype)
+    family, workload = load_family(family_name, search), Workload(family_name, dict(shape), dtype)
     inputs = family.inputs(workload, seed, device)
     expected = family.output(workload, device)
     family.baseline(inputs, expected)
@@ -238,6 +247,8 @@ class _device_errors:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            _make_problem.cache_clear()  # what went wrong may have written to the inputs, which others use after it
         if isinstance(error, Exception) and not isinstance(error, JobFailed):
             kind, sticky = self._classify(str(error))
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import json
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.artifacts import cache_in, compile_kernel, pack
+from runner.artifacts import cache_in, compile_kernel, environment, pack
 from runner.errors import FailureKind, JobFailed
 from runner.records import Artifact, Variant
 from runner.targets.base import backend
-from runner.targets.source import strip
 
-LOG_TAIL = 16_384
+MESSAGE_TAIL = 4096
+"""Characters of an error's message that are printed: more could push what the compiler said out of the log's tail."""
+
+_ERROR = re.compile(r"\berror[^\S\n]*:[^\S\n]*\S.*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -31,28 +32,25 @@ class BuildJob:
 
 def build(job: BuildJob) -> Artifact:
     """Compile one variant and return its artifact. Raises JobFailed(COMPILE_ERROR) with the compiler's reason."""
-    variant = job.variant
-    with tempfile.TemporaryDirectory(prefix="runner-build-") as folder, _environment(variant.env), cache_in(folder):
+    variant, target = job.variant, backend(job.variant.target.kind)
+    with tempfile.TemporaryDirectory(prefix="runner-build-") as folder, cache_in(folder), environment(target.build_environment):
         started = time.perf_counter()
         try:
             kernel = compile_kernel(variant, job.search)
         except JobFailed:
             raise
         except Exception as error:
-            print(error, file=sys.stderr)
-            raise JobFailed(FailureKind.COMPILE_ERROR, compiler_reason(str(error)) or type(error).__name__) from error
+            print(str(error)[-MESSAGE_TAIL:], file=sys.stderr)
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            raise JobFailed(FailureKind.COMPILE_ERROR, compiler_error(str(error)) or lines[0][:500]) from error
         seconds = time.perf_counter() - started
-        entry = getattr(kernel, "_tilelang_cache_path", None)
-        if entry is None or not Path(entry).is_dir():
-            raise JobFailed(FailureKind.COMPILE_ERROR, "TileLang left no cache entry, so the build cannot be moved")
-        source = kernel.get_kernel_source()
-        blob = pack(Path(folder), Path(entry))
-    target = backend(variant.target.kind)
+        source, launch = kernel.get_kernel_source(), kernel.get_host_source()
+        blob = pack(Path(folder))
     mma = target.mma(source)
     return Artifact(
         variant_id=variant.id,
         source=source,
-        source_hash=hashlib.sha256(strip(source).encode()).hexdigest(),
+        source_hash=source_hash(variant, source, launch or ""),
         blob=blob,
         sha256=hashlib.sha256(blob).hexdigest(),
         compile_seconds=seconds,
@@ -61,23 +59,16 @@ def build(job: BuildJob) -> Artifact:
     )
 
 
-def compiler_reason(message: str) -> str:
-    """The one line of a compiler's message that says why: its last that speaks of an error, else its last."""
-    lines = [line.strip() for line in message.splitlines() if line.strip() and set(line.strip()) - set("|^~ ")]
-    telling = [line for line in lines if any(w in line.lower() for w in ("error:", "fatal:", "check failed", "cannot", "exceed"))]
-    return (telling or lines or [""])[-1][:500]
+def compiler_error(text: str) -> str:
+    """The first error that a compiler names, from the word on: what is before it is a temporary file's name. Empty: none."""
+    found = _ERROR.search(text)
+    return found.group()[:500].strip() if found else ""
 
 
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """The variant's environment knobs, for as long as its build runs."""
-    before = {k: os.environ.get(k) for k in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def source_hash(variant: Variant, source: str, launch: str) -> str:
+    """Equal where two variants are one kernel: same source and launch code, and the same settings for the compiler behind it.
+
+    Pass configs and environment knobs count even where they leave the source alone, since some are compiler flags
+    (`tl.enable_fast_math`). String literals count, since inline assembly is one.
+    """
+    return hashlib.sha256(json.dumps([source, launch, variant.pass_configs, variant.env], sort_keys=True).encode()).hexdigest()

@@ -135,10 +135,11 @@ class _Run:
             else:
                 self._fail(variant, done.failure)
             return
-        artifact: Artifact = replace(done.value, log=done.output)
+        resources = backend(variant.target.kind).resources(done.output)
+        artifact: Artifact = replace(done.value, log=done.output, resources=resources)
         twin, queue = self.by_source.get(artifact.source_hash), self.waiting.get(artifact.source_hash)
         if twin is not None:
-            self._settle(settle.duplicate(variant, artifact, twin, self._is_base(variant)))
+            self._settle_duplicate(variant, artifact, twin)
         elif queue is None:
             self.waiting[artifact.source_hash] = []
             self.ready.append((variant, artifact))
@@ -183,7 +184,14 @@ class _Run:
         self.contenders.add(outcome)
         self._settle(outcome)
         for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):
-            self._settle(settle.duplicate(twin, twin_artifact, outcome, self._is_base(twin)))
+            self._settle_duplicate(twin, twin_artifact, outcome)
+
+    def _settle_duplicate(self, variant: Variant, artifact: Artifact, twin: Outcome) -> None:
+        outcome = settle.duplicate(variant, artifact, twin, self._is_base(variant))
+        if self._is_base(variant) and twin.measurement is not None:  # a twin from an earlier sweep
+            self._refer_to_base(twin.measurement)
+            self.contenders.add(outcome)
+        self._settle(outcome)
 
     def _refer_to_base(self, measurement: Measurement) -> None:
         """Without a best, the base is what `faster` compares with."""

@@ -15,7 +15,7 @@ from runner.errors import RequestError
 from runner.expand import Expansion, expand
 from runner.gate import Reference, decide, judge
 from runner.prune import prune
-from runner.records import TIMED, Artifact, Device, Outcome, SweepInfo, TargetKind, Variant
+from runner.records import TIMED, Artifact, Decision, Device, Outcome, SweepInfo, TargetKind, Variant
 from runner.spec import SweepSpec, load_spec
 from runner.sweep import Sweep
 from runner.targets.base import BACKENDS, backend
@@ -188,4 +188,6 @@ def _judge(stored: Stored, planned: Planned, reference: Reference | None, flops:
         variant.id,
     )
     decision, reason = decide(verdicts)
+    if planned.best is not None and planned.best.run_id == stored.run_id:
+        decision = Decision.ACCEPTED
     return replace(outcome, verdicts=verdicts, decision=decision, reason=reason)

@@ -107,7 +107,9 @@ def report(found: Report, flops: float) -> list[Any]:
     if row is not None:
         parts += ["", f"candidate: {row.outcome.variant.label(swept) or 'base'}", f"  runner accept {row.run_id[:8]}"]
     elif found.rows:
-        parts += ["", "no candidate: nothing passes every rule and is faster than what there is"]
+        best = found.sweep.best
+        stands = f"the best stands, {best.label}" if best else "nothing passes every rule and is faster than the base"
+        parts += ["", f"no candidate: {stands}"]
     return parts
 
 

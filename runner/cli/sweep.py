@@ -169,3 +169,7 @@ def _show(parts: list[Any]) -> None:
     from runner.cli.render import show
 
     show(parts)
+
+
+if __name__ == "__main__":
+    main()

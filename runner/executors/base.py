@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from runner.bench import BaselineJob, BenchJob, PairJob, measure, measure_baseline, measure_pair
-from runner.build import BuildJob, build
+from runner.build import BuildJob, build, compiler_error
 from runner.errors import FailureKind, JobFailed
 from runner.process.child import Child
 from runner.process.lease import lease
@@ -51,13 +51,17 @@ def run_build(child: Child, job: BuildJob, deadline: float) -> Done:
     with contextlib.ExitStack() as stack:
         if target.compiles_disturb_timing:
             stack.enter_context(lease(target.devices()[0], shared=True))
-        return _run(child, build, job, deadline, FailureKind.COMPILE_TIMEOUT)
+        done = run_job(child, build, job, deadline, FailureKind.COMPILE_TIMEOUT)
+    if done.failure is not None and done.failure.kind is FailureKind.COMPILE_ERROR:
+        # Some compilers say why on the process's own stderr alone.
+        done.failure.detail = compiler_error(done.output) or done.failure.detail
+    return done
 
 
 def run_measure(child: Child, job: BenchJob | BaselineJob | PairJob, deadline: float) -> Done:
     """Measure in a child that sees one device, while nobody else measures on it."""
     with lease(job.device):
-        return _run(child, MEASURES[type(job)], job, deadline, FailureKind.HANG)
+        return run_job(child, MEASURES[type(job)], job, deadline, FailureKind.HANG)
 
 
 def build_child() -> Child:
@@ -68,7 +72,8 @@ def measure_child(device: Device) -> Child:
     return Child(dict(backend(device.kind).visible(device)))
 
 
-def _run(child: Child, function: Any, job: Job, deadline: float, overdue: FailureKind) -> Done:
+def run_job(child: Child, function: Any, job: Job, deadline: float, overdue: FailureKind) -> Done:
+    """`function(job)` in the child, as a Done either way."""
     try:
         value = child.run(function, job, deadline=deadline, overdue=overdue)
     except JobFailed as failure:

@@ -14,13 +14,14 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Done, Job, build_child, measure_child, run_build, run_measure
 from runner.process.child import Child
 from runner.records import Device, TargetKind
-from runner.targets.base import backend
+from runner.targets.base import BACKENDS, backend
 
 _builder: Child | None = None
 
@@ -63,25 +64,18 @@ class RayExecutor:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the future default, chosen now: no warning
         try:
             ray.init(
-                address=address or "local",
-                include_dashboard=False if address is None else None,
+                **({"address": address} if address else _own_ray()),
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}} if address is None else None,
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InfrastructureLost(f"no Ray at {address or 'this machine'}: {str(error).splitlines()[0]}") from error
         self._running: dict[Any, tuple[Job, Device | None]] = {}
         self._measurers: dict[tuple[str, int], Any] = {}
-        self._failed: list[Done] = []
 
     def devices(self, kind: TargetKind) -> tuple[Device, ...]:
         """Of every node, as its own vendor tool lists them."""
-        strategies = [
-            ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)
-            for n in ray.nodes()
-            if n["Alive"]
-        ]
+        strategies = [NodeAffinitySchedulingStrategy(n["NodeID"], soft=False) for n in ray.nodes() if n["Alive"]]
         found = ray.get([_devices.options(scheduling_strategy=s).remote(kind) for s in strategies], timeout=120)
         return tuple(device for node in found for device in node)
 
@@ -104,13 +98,22 @@ class RayExecutor:
             return Done(job, failure=JobFailed(FailureKind.LOST, f"{type(error).__name__}: {lines[0] if lines else ''}"))
         return dataclasses.replace(done, job=job)
 
+    def resources(self) -> dict[str, float]:
+        """All that the cluster has, in use or not: `CPU`, `GPU`, `memory`, …"""
+        return dict(ray.cluster_resources())
+
     def close(self) -> None:
         ray.shutdown()
 
     def _measurer(self, device: Device) -> Any:
         key = (device.host, device.index)
         if key not in self._measurers:
-            gpu = backend(device.kind).torch_device != "cpu"
+            gpu = is_accelerator(device.kind)
+            if gpu and not ray.cluster_resources().get("GPU"):
+                raise InfrastructureLost(
+                    f"Ray sees no GPU, but {device.host} has {device.model}: start it with `ray start --num-gpus=N`"
+                    + (" or install MetaX's pymxsml" if device.kind == "maca" else "")
+                )
             options: dict[str, Any] = {"num_gpus": 1, "num_cpus": 1} if gpu else {"num_cpus": 1}
             self._measurers[key] = _Measurer.options(**options).remote(device.kind, gpu)
         return self._measurers[key]
@@ -120,3 +123,19 @@ class RayExecutor:
         actor = self._measurers.pop((device.host, device.index), None)
         if actor is not None:
             ray.kill(actor)
+
+
+def is_accelerator(kind: TargetKind) -> bool:
+    return backend(kind).torch_device != "cpu"
+
+
+def _own_ray() -> dict[str, Any]:
+    """A Ray that ends with this process. It is told of the cards, so that it need not have MetaX's library to see them."""
+    cards = max(len(backend(kind).devices()) for kind in BACKENDS if is_accelerator(backend(kind).kind))
+    return {
+        "address": "local",
+        "num_gpus": cards,
+        "include_dashboard": False,
+        "object_store_memory": 256 << 20,  # artifacts are tens of kilobytes
+        "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}},
+    }

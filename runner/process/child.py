@@ -26,6 +26,7 @@ from runner.errors import FailureKind, JobFailed
 T = TypeVar("T")
 
 OUTPUT_TAIL = 16_384  # bytes of a job's own printing that are kept
+POLL = 0.5  # seconds between looks at whether the child still lives
 LENGTH = struct.Struct("!Q")
 
 
@@ -48,8 +49,9 @@ class Child:
         `deadline` is in seconds from now; a job that outlives it is killed with its process group, and the failure
         is `overdue`. The function must be importable, its arguments and result picklable.
         """
-        started = self._process is None
-        if started:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # it died between jobs: not this one's doing
+        if self._process is None:
             self._start()
         os.truncate(self._output.name, 0)
         try:
@@ -98,7 +100,7 @@ class Child:
         result_read, result_write = os.pipe()
         command = [sys.executable, "-m", "runner.process.worker", str(job_read), str(result_write), str(os.getpid())]
         path = os.pathsep.join(p for p in sys.path if p)
-        with open(self._output.name, "ab") as log:
+        with Path(self._output.name).open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 env={**self._env, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
@@ -124,15 +126,21 @@ class Child:
         return pickle.loads(self._read(size, end))
 
     def _read(self, size: int, end: float) -> bytes:
+        assert self._process is not None
         data = bytearray()
         while len(data) < size:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([self._results], [], [], left)[0]:
+            if left <= 0:
                 raise TimeoutError
-            chunk = os.read(self._results, min(size - len(data), 1 << 20))
-            if not chunk:
+            # A forked grandchild holds the pipe open after the child's death, so its end alone does not tell.
+            dead = self._process.poll() is not None
+            if select.select([self._results], [], [], 0 if dead else min(left, POLL))[0]:
+                chunk = os.read(self._results, min(size - len(data), 1 << 20))
+                if not chunk:
+                    raise EOFError
+                data += chunk
+            elif dead:
                 raise EOFError
-            data += chunk
         return bytes(data)
 
     def _death(self) -> str:

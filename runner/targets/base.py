@@ -20,6 +20,8 @@ class Backend(Protocol):
     """`.c` or `.cu`: what an editor should call the generated source."""
     compiles_disturb_timing: bool
     """Whether a build on the same machine slows what is timed: then all builds come first."""
+    build_environment: Mapping[str, str]
+    """What is set while building, so that the compiler tells of registers and spills."""
 
     def target(self, arch: str | None = None) -> Target:
         """The target for an architecture, or for this machine's device (or the usual one where it has none)."""

@@ -7,8 +7,9 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from runner.errors import FailureKind
@@ -26,6 +27,7 @@ class CPUBackend:
     torch_device = "cpu"
     source_suffix = ".c"
     compiles_disturb_timing = True
+    build_environment: Mapping[str, str] = MappingProxyType({})
 
     def target(self, arch: str | None = None) -> Target:
         return Target("cpu", arch or platform.machine())

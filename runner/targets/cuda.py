@@ -6,7 +6,8 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from runner.errors import FailureKind
@@ -42,6 +43,7 @@ class CUDABackend:
     torch_device = "cuda"
     source_suffix = ".cu"
     compiles_disturb_timing = False
+    build_environment: Mapping[str, str] = MappingProxyType({"TILELANG_VERBOSE": "1"})  # passes -v to ptxas
 
     def target(self, arch: str | None = None) -> Target:
         if arch is None:
@@ -64,7 +66,10 @@ class CUDABackend:
         return {"CUDA_VISIBLE_DEVICES": device.uuid if device else "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def compile_options(self, target: Target) -> dict[str, Any]:
-        return {"target": {"kind": "cuda", "arch": target.arch}, "execution_backend": "tvm_ffi"}
+        from tilelang import tvm
+
+        # A Target and no dict, which older TileLang does not take.
+        return {"target": tvm.target.Target({"kind": "cuda", "arch": target.arch}), "execution_backend": "tvm_ffi"}
 
     def mma(self, source: str) -> tuple[int, str] | None:
         return count_instruction(source, MMA)

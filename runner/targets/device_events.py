@@ -27,7 +27,7 @@ def cache_clearer() -> Callable[[], object]:
     import torch
 
     scratch = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
-    return scratch.zero_
+    return lambda: scratch.zero_()
 
 
 def synchronize() -> None:

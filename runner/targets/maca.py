@@ -6,8 +6,9 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from runner.errors import FailureKind
@@ -30,6 +31,7 @@ class MACABackend:
     torch_device = "cuda"  # MetaX's torch calls its device "cuda"
     source_suffix = ".cu"
     compiles_disturb_timing = False
+    build_environment: Mapping[str, str] = MappingProxyType({})
 
     def target(self, arch: str | None = None) -> Target:
         return Target("maca", arch or "xcore1000")

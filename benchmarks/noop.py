@@ -1,0 +1,92 @@
+"""A sweep whose builds and measurements do nothing, through everything else that a real one goes through."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import ray
+
+from runner.bench import BaselineJob, BenchJob, PairJob
+from runner.build import BuildJob
+from runner.errors import FailureKind
+from runner.executors.base import Done, Job, build_child, measure_child, run_job
+from runner.executors.on_ray import RayExecutor
+from runner.process.child import Child
+from runner.records import Acceptance, Artifact, Check, Device, Measurement, Paired, Protocol, SweepInfo, Target, Variant, Workload
+from runner.sweep import Sweep
+
+DEVICE = Device("cpu", "no-op")
+PROTOCOL = Protocol(10, 50)
+SOURCE = "extern \"C\" void gemm_kernel() {}\n" * 60  # as long as a small kernel's
+BLOB = b"\x7fELF" * 10_000  # 40 kB, as a CPU kernel's
+
+
+def noop_sweep(variants: int) -> Sweep:
+    workload = Workload("gemm", {"M": 512, "N": 512, "K": 512}, "float32")
+    knobs = {"block_N": 64, "block_K": 64, "num_stages": None, "threads": None, "b_interleave": 1}
+    target = Target("cpu", "x86_64")
+    made = tuple(Variant(workload, {"block_M": i, **knobs}, target, "noop", {"tilelang": "0"}, PROTOCOL.key) for i in range(variants))
+    info = SweepInfo(
+        "0" * 8, "noop", "What does the runner cost?", "noop.yaml", "", workload, target, DEVICE, PROTOCOL.key,
+        Acceptance(max_abs_error=1.0, mma="none", max_spread=10.0), ("block_M",),
+    )  # fmt: skip
+    return Sweep(info, made, made[0], {}, {}, PROTOCOL, 3, 2.0 * 512**3, (DEVICE,), "torch.mm", None, None, _no_artifact)
+
+
+def _no_artifact(variant_id: str) -> Artifact:
+    raise KeyError(variant_id)
+
+
+def build(job: BuildJob) -> Artifact:
+    source = f"// {job.variant.id}\n{SOURCE}"
+    return Artifact(job.variant.id, source, hashlib.sha256(source.encode()).hexdigest(), BLOB, hashlib.sha256(BLOB).hexdigest(), 0.1)
+
+
+def samples(seed: int) -> tuple[float, ...]:
+    return tuple(1.0 + seed % 7 / 10 + i / 1000 for i in range(PROTOCOL.repeat))
+
+
+def measure(job: BenchJob) -> Measurement:
+    taken = samples(int(job.variant.config["block_M"] or 0))
+    return Measurement(DEVICE, PROTOCOL.key, taken, (Check(1, "before timing", 0.0),), versions={"torch": "0"})
+
+
+def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
+    return samples(0)
+
+
+def measure_pair(job: PairJob) -> Paired:
+    return Paired(job.candidate.id, job.reference.id, samples(0), samples(1), 1.1, 1.05, 1.15, 0.95)
+
+
+FUNCTIONS: dict[type, Any] = {BuildJob: build, BenchJob: measure, BaselineJob: measure_baseline, PairJob: measure_pair}
+
+_child: Child | None = None
+
+
+@ray.remote(num_cpus=1, max_retries=0)
+def _build(job: BuildJob, deadline: float) -> Done:
+    global _child
+    _child = _child or build_child()
+    return run_job(_child, build, job, deadline, FailureKind.COMPILE_TIMEOUT)
+
+
+@ray.remote(num_cpus=1, max_restarts=0)
+class _Measurer:
+    def __init__(self) -> None:
+        self._child = measure_child(DEVICE)
+
+    def run(self, job: Any, deadline: float) -> Done:
+        return run_job(self._child, FUNCTIONS[type(job)], job, deadline, FailureKind.HANG)
+
+
+class NoopExecutor(RayExecutor):
+    """Real Ray, real children; only what runs in them does nothing."""
+
+    def submit(self, job: Job, deadline: float) -> None:
+        if isinstance(job, BuildJob):
+            self._running[_build.remote(job, deadline)] = (job, None)
+            return
+        self._actor = getattr(self, "_actor", None) or _Measurer.remote()
+        self._running[self._actor.run.remote(job, deadline)] = (job, job.device)

@@ -1,0 +1,133 @@
+"""What the runner itself costs: no-op variants through the real pipeline, Ray, child processes and MLflow.
+
+    python -m benchmarks.overhead [--variants 100 1000] [--peer]
+
+Builds and measurements do nothing, so what is left is the runner: Ray's tasks and actor, the private pipe to the child,
+judging, and one MLflow run per variant with all that a real one has. `--peer` runs as many no-op trials through Ray
+Tune with its MLflow callback, which logs less per trial, on the same machine in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.noop import noop_sweep
+
+
+def measure(variants: int) -> dict[str, float]:
+    """Seconds and bytes for one sweep of `variants`, in this process."""
+    from benchmarks.noop import NoopExecutor
+    from runner.submit import submit
+    from tracking.store import Store
+
+    started = time.perf_counter()
+    store = Store()
+    sweep = noop_sweep(variants)
+    store.check()
+    store_ready = time.perf_counter()
+    executor = NoopExecutor()
+    ray_ready = time.perf_counter()
+    writing = 0.0
+    write = store.write
+
+    def timed_write(*args: object, **kwargs: object) -> str:
+        nonlocal writing
+        before = time.perf_counter()
+        run_id = write(*args, **kwargs)  # type: ignore[arg-type]
+        writing += time.perf_counter() - before
+        return run_id
+
+    store.write = timed_write  # type: ignore[method-assign]
+    report = submit(sweep, store, {}, executor, lambda _: None, lambda _: None)
+    ended = time.perf_counter()
+    executor.close()
+    assert len(report.rows) == variants, f"{len(report.rows)} of {variants} came back"
+    return {
+        "variants": variants,
+        "store_s": store_ready - started,
+        "ray_s": ray_ready - store_ready,
+        "sweep_s": ended - ray_ready,
+        "ms_per_variant": (ended - ray_ready) / variants * 1e3,
+        "mlflow_ms_per_variant": writing / variants * 1e3,
+        "driver_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def peer(trials: int) -> dict[str, float]:
+    """As many no-op trials through Ray Tune with its MLflow callback."""
+    from ray import tune
+    from ray.air.integrations.mlflow import MLflowLoggerCallback
+
+    def trial(config: dict[str, int]) -> None:
+        tune.report({"latency_ms_median": 1.0 + config["block_M"] % 7})
+
+    uri = f"sqlite:///{Path.cwd()}/peer.db"
+    started = time.perf_counter()
+    callback = MLflowLoggerCallback(tracking_uri=uri, experiment_name="peer", save_artifact=False)
+    run_config = tune.RunConfig(callbacks=[callback], verbose=0, storage_path=str(Path.cwd() / "tune"))
+    tuner = tune.Tuner(trial, param_space={"block_M": tune.grid_search(list(range(trials)))}, run_config=run_config)
+    tuner.fit()
+    seconds = time.perf_counter() - started
+    return {"variants": trials, "sweep_s": seconds, "ms_per_variant": seconds / trials * 1e3}
+
+
+def first_build(repeat: int = 3) -> float:
+    """Seconds from typing `sweep submit` to the first build's start, the median of a few: as a user waits."""
+    from statistics import median
+
+    return median(_one_first_build() for _ in range(repeat))
+
+
+def _one_first_build() -> float:
+    root = Path(__file__).resolve().parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        command = [sys.executable, "-u", "-m", "runner.cli.sweep", "submit", str(root / "sweeps/interleave.yaml"), "--target", "cpu"]
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=_environment())
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("building"):
+                break
+        seconds = time.perf_counter() - started
+        process.terminate()
+        process.wait()
+        return seconds
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--peer", action="store_true", help="also run Ray Tune with its MLflow callback, 100 trials")
+    parser.add_argument("--one", choices=["sweep", "peer"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps((measure if arguments.one == "sweep" else peer)(arguments.variants[0])))
+        return
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
+    print(f"from `sweep submit` to the first build: {first_build():.1f} s (median of 3)")
+    # Each in a process and a store of its own, so that memory and the database start from nothing.
+    for what, count in [("sweep", n) for n in arguments.variants] + ([("peer", 100)] if arguments.peer else []):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "benchmarks.overhead", "--one", what, "--variants", str(count)]
+            done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True)
+            if done.returncode:
+                sys.exit(done.stderr)
+            figures = json.loads(done.stdout.strip().splitlines()[-1])
+            print(f"{what} of {count}: " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items() if k != "variants"))
+
+
+if __name__ == "__main__":
+    main()

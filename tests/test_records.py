@@ -1,0 +1,157 @@
+"""Records survive pickling and their one serialisation, and refuse to hold what their status rules out."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import pytest
+
+from runner.records import (
+    TIMED,
+    Acceptance,
+    Baseline,
+    Check,
+    Decision,
+    Failure,
+    Limits,
+    Protocol,
+    RankedRow,
+    Ruling,
+    Status,
+    Target,
+    Verdict,
+    Workload,
+    outcome_from_dict,
+    to_dict,
+    variant_from_dict,
+)
+from tests import outcomes
+
+STATUSES = list(Status)
+
+
+def every_record() -> list[Any]:
+    """One of each, reached through the records that hold them."""
+    measured = outcomes.outcome()
+    return [
+        outcomes.variant(),
+        outcomes.WORKLOAD,
+        outcomes.TARGET,
+        outcomes.DEVICE,
+        Limits(1024, 65_536, 64, ("float16",)),
+        Protocol(),
+        Acceptance(),
+        outcomes.artifact(outcomes.variant()),
+        outcomes.measurement(),
+        Check(1, "as timed", 0.5),
+        Baseline(outcomes.DEVICE, "torch.mm", (1.0,), (1.1,)),
+        outcomes.paired(measured),
+        Verdict("mma", Ruling.NOT_APPLICABLE, "no such thing"),
+        Failure("why", "what it printed"),
+        outcomes.sweep(),
+        RankedRow("run", measured, outcomes.paired(measured), reused=True),
+        *(outcomes.outcome(status) for status in STATUSES),
+    ]
+
+
+@pytest.mark.parametrize("record", every_record(), ids=lambda r: type(r).__name__)
+def test_every_record_pickles_and_cannot_be_changed(record: Any) -> None:
+    assert pickle.loads(pickle.dumps(record)) == record
+    with pytest.raises(FrozenInstanceError):
+        setattr(record, fields(record)[0].name, None)
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_an_outcome_of_every_status_survives_json(status: Status) -> None:
+    outcome = outcomes.outcome(status, is_base=True, attempt=2)
+    text = json.dumps(to_dict(outcome), allow_nan=False)
+    assert outcome_from_dict(json.loads(text), blob=outcomes.BLOB) == outcome
+
+
+def test_a_failure_after_the_build_keeps_its_artifact_in_json() -> None:
+    outcome = outcomes.outcome(Status.CRASH, artifact=outcomes.artifact(outcomes.variant()))
+    assert outcome_from_dict(json.loads(json.dumps(to_dict(outcome))), blob=outcomes.BLOB) == outcome
+
+
+def test_bytes_are_left_out_of_json() -> None:
+    assert "blob" not in to_dict(outcomes.artifact(outcomes.variant()))
+
+
+WRONG: dict[str, tuple[Status, dict[str, Any]]] = {
+    "measured without a measurement": (Status.MEASURED, {"measurement": None}),
+    "measured without an artifact": (Status.MEASURED, {"artifact": None}),
+    "measured with a failure": (Status.MEASURED, {"failure": Failure("why")}),
+    "measured and a duplicate": (Status.MEASURED, {"duplicate_of": "0123456789ab"}),
+    "duplicate of nothing": (Status.DUPLICATE, {"duplicate_of": ""}),
+    "duplicate without the twin's measurement": (Status.DUPLICATE, {"measurement": None}),
+    "crashed with a latency": (Status.CRASH, {"measurement": outcomes.measurement()}),
+    "crashed without saying why": (Status.CRASH, {"failure": None}),
+    "crashed and yet a candidate": (Status.CRASH, {"decision": Decision.CANDIDATE}),
+    "pruned with a failure": (Status.PRUNED, {"failure": Failure("why")}),
+    "pruned and accepted": (Status.PRUNED, {"decision": Decision.ACCEPTED}),
+    "no reason": (Status.MEASURED, {"reason": ""}),
+}
+
+
+@pytest.mark.parametrize("status, changes", WRONG.values(), ids=WRONG)
+def test_an_outcome_refuses_fields_that_its_status_rules_out(status: Status, changes: dict[str, Any]) -> None:
+    good = outcomes.outcome(status)
+    with pytest.raises(ValueError, match=status.value):
+        replace(good, **changes)
+
+
+def test_only_timed_outcomes_have_a_latency() -> None:
+    assert {status for status in STATUSES if outcomes.outcome(status).measurement is not None} == TIMED
+
+
+def test_a_variants_id_is_stable_across_processes_and_key_order() -> None:
+    variant = outcomes.variant()
+    shuffled = replace(variant, config=dict(reversed(list(variant.config.items()))))
+    again = variant_from_dict(json.loads(json.dumps(to_dict(variant))))
+    assert variant.id == shuffled.id == again.id
+    assert len(variant.id) == 12 and int(variant.id, 16) >= 0
+    # Written down: runs recorded by earlier versions are found by it.
+    assert variant.id == "9e6b5eefc76d"
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "shape": {"workload": replace(outcomes.WORKLOAD, shape={**outcomes.WORKLOAD.shape, "M": 513})},
+    "dtype": {"workload": replace(outcomes.WORKLOAD, dtype="float32")},
+    "family": {"workload": replace(outcomes.WORKLOAD, family="grouped_gemm")},
+    "a knob": {"config": {**outcomes.variant().config, "b_interleave": 8}},
+    "a knob's type": {"config": {**outcomes.variant().config, "swizzle": 1}},
+    "a pass config": {"config": {**outcomes.variant().config, "pass.tl.enable_fast_math": False}},
+    "architecture": {"target": Target("cuda", "sm_80")},
+    "code": {"code": "other"},
+    "toolchain": {"toolchain": {"tilelang": "0.1.16"}},
+    "protocol": {"protocol": Protocol(repeat=51).key},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGED.values(), ids=CHANGED)
+def test_whatever_a_measurement_depends_on_is_in_the_id(changes: dict[str, Any]) -> None:
+    assert replace(outcomes.variant(), **changes).id != outcomes.variant().id
+
+
+def test_where_a_shape_came_from_is_not_in_the_id() -> None:
+    by_hand = replace(outcomes.WORKLOAD, origin="")
+    assert by_hand != outcomes.WORKLOAD
+    assert outcomes.variant(by_hand).id == outcomes.variant().id
+
+
+def test_a_config_falls_into_knobs_pass_configs_and_environment() -> None:
+    variant = outcomes.variant()
+    assert variant.pass_configs == {"tl.enable_fast_math": True}
+    assert variant.env == {"TILELANG_MACA_GEMM_K_PACK": "2"}
+    assert set(variant.knobs) == {"block_M", "threads", "swizzle", "split_k", "b_interleave"}
+    assert variant.label(("b_interleave", "threads", "no_such_knob")) == "b_interleave=4 threads=256"
+
+
+def test_names_that_people_search_by() -> None:
+    assert Workload("gemm", {"M": 512, "N": 256, "K": 128}, "float16").name == "gemm 512x256x128 float16"
+    assert str(Target("cuda", "sm_90a")) == "cuda sm_90a"
+    assert str(Target("cpu", "native")) == "cpu"
+    assert Protocol(2, 10).key == "v1/w2/r10"

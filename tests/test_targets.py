@@ -1,0 +1,275 @@
+"""Every target keeps the same small contract; what each reads from its vendor's tools is read right."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from runner.errors import FailureKind, RequestError
+from runner.records import Device
+from runner.targets.base import BACKENDS, Backend, backend
+from runner.targets.maca import parse_list
+from runner.targets.source import strip
+
+KINDS = list(BACKENDS)
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES")
+METHODS = [name for name, member in vars(Backend).items() if inspect.isfunction(member) and not name.startswith("_")]
+ATTRIBUTES = [name for name in Backend.__annotations__ if not name.startswith("_")]
+
+MESSAGES = [
+    "",
+    "CUDA error: an illegal memory access was encountered",
+    "RuntimeError: CUDA error: out of memory",
+    "MACA error: memory fault at 0x0",
+    "no device: \x00 ünïcode\n\n",
+    "x" * 100_000,
+]
+
+Tools = Callable[..., None]
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
+    """Puts a vendor tool of a given name on PATH that prints a text, and records how it was called."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    def install(name: str, text: str, code: int = 0) -> None:
+        (tmp_path / f"{name}.txt").write_text(text)
+        script = tmp_path / name
+        script.write_text(f'#!/bin/sh\necho "$@" >> "{tmp_path}/{name}.calls"\ncat "{tmp_path}/{name}.txt"\nexit {code}\n')
+        script.chmod(0o755)
+
+    return install
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestContract:
+    def test_has_all_of_the_protocol(self, kind: str) -> None:
+        target = backend(kind)
+        assert target.kind == kind
+        assert METHODS and ATTRIBUTES
+        for name in ATTRIBUTES:
+            assert isinstance(getattr(target, name), (str, bool, Mapping)), name
+        for name in METHODS:
+            promised, given = inspect.signature(getattr(Backend, name)), inspect.signature(getattr(type(target), name))
+            assert list(promised.parameters) == list(given.parameters), name
+
+    def test_limits_are_sane(self, kind: str) -> None:
+        target = backend(kind)
+        limits = target.limits(target.target())
+        assert "float32" in limits.dtypes
+        assert limits.max_threads is None or 64 <= limits.max_threads <= 4096
+        assert limits.warp_size is None or limits.warp_size in (32, 64)
+        assert limits.shared_memory_bytes is not None and limits.shared_memory_bytes >= 32 * 1024
+
+    def test_the_architecture_asked_for_is_taken(self, kind: str) -> None:
+        assert backend(kind).target("some_arch").arch == "some_arch"
+        assert backend(kind).target().arch
+
+    def test_devices_are_of_its_kind(self, kind: str) -> None:
+        for index, device in enumerate(backend(kind).devices()):
+            assert (device.kind, device.index) == (kind, index) and device.model and device.host
+
+    def test_no_device_hides_them_all(self, kind: str) -> None:
+        hidden = backend(kind).visible(None)
+        set_here = [name for name in VISIBLE if name in hidden]
+        assert set_here and all(hidden[name] == "" for name in set_here)
+
+    def test_every_message_is_classified(self, kind: str) -> None:
+        for message in MESSAGES:
+            failure, sticky = backend(kind).classify(message)
+            assert failure in (FailureKind.LAUNCH_ERROR, FailureKind.CRASH) and isinstance(sticky, bool)
+
+    def test_what_needs_no_device_works_without_one(self, kind: str) -> None:
+        target = backend(kind)
+        assert isinstance(target.versions(), dict)
+        assert target.resources("") == {}
+        assert target.source_suffix.startswith(".")
+        assert target.mma("") in (None, (0, ""))
+
+
+def test_one_device_is_shown_and_no_other() -> None:
+    shown = {kind: backend(kind).visible(Device(kind, "X", index=3, uuid="GPU-3")) for kind in ("cuda", "maca")}
+    assert shown["cuda"]["CUDA_VISIBLE_DEVICES"] == "GPU-3"
+    assert shown["maca"]["CUDA_VISIBLE_DEVICES"] == shown["maca"]["MACA_VISIBLE_DEVICES"] == "3"
+
+
+def test_an_unknown_target_is_answered_with_the_choices() -> None:
+    with pytest.raises(RequestError, match="did you mean 'cuda'"):
+        backend("cudda")
+
+
+SOURCES = {
+    "line comment": ("a // tl::mma_sync<\nb", "a  \nb"),
+    "block comment": ("a /* tl::mma_sync< \n */ b", "a   b"),
+    "string": ('f("tl::mma_sync<")', 'f("")'),
+    "escaped quote": (r'f("\"tl::mma_sync<", x)', 'f("", x)'),
+    "comment in a string": ('f("// no comment"); g()', 'f(""); g()'),
+    "quote in a comment": ("a // it's \"\nb", "a  \nb"),
+    "character": ("f('\"', tl)", 'f("", tl)'),
+    "division": ("a / b / c", "a / b / c"),
+    "unclosed quote": ('a " b\nc', 'a " b\nc'),
+}
+
+
+@pytest.mark.parametrize("source, stripped", SOURCES.values(), ids=SOURCES)
+def test_strip_leaves_code_alone(source: str, stripped: str) -> None:
+    assert strip(source) == stripped
+
+
+CUDA_SOURCE = """
+// tl::mma_sync<tl::DataType::kFloat16>(a comment);
+/* tl::wgmma_ss<another>(
+   one); */
+extern "C" __global__ void __launch_bounds__(256, 1) gemm(half_t* A) {
+  for (int ki = 0; ki < 4; ++ki) { %s }
+  printf("tl::mma_sync<%%d>", 3);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "code, count, name",
+    [
+        ("tl::mma_sync<tl::DataType::kFloat16, 16, 8, 16>(C, A, B);", 1, "mma_sync"),
+        ("tl::mma_sync<A>(x); tl::mma_sync <B>(y);", 2, "mma_sync"),
+        ("tl::wgmma_ss<tl::DataType::kFloat16, 64, 256, 16>(a, b, c);", 1, "wgmma_ss"),
+        ("tl::wgmma_rs<x>(a); tl::wgmma_rs<x>(a); tl::wgmma_ss<x>(a);", 3, "wgmma_rs"),
+        ("tl::tcgen05mma_ss<x>(a);", 1, "tcgen05mma_ss"),
+        ("tl::gemm_ss<128, 128, 32, 2, 2, 0, 0>(a, b, c);", 1, "gemm_ss"),
+        ("C[0] += A[0] * B[0];", 0, ""),
+        ("my_tl::mma_sync_like(a); mma_sync(b);", 0, ""),
+        ("// tl::mma_sync<x>(a);", 0, ""),
+    ],
+)
+def test_matrix_instructions_of_cuda(code: str, count: int, name: str) -> None:
+    found = backend("cuda").mma(CUDA_SOURCE % (code + "\n"))
+    assert found is not None and found[0] == count and name in found[1]
+
+
+MMA_MACA = "__builtin_mxc_mma_16x16x16f16(*(((float16x4*)B) + 0), *(((float16x4*)A) + 0), *(((float32x4*)C) + 0));"
+
+
+@pytest.mark.parametrize(
+    "code, count, name",
+    [
+        (f"*C = {MMA_MACA} *C1 = {MMA_MACA}", 2, "__builtin_mxc_mma_16x16x16f16"),
+        (MMA_MACA.replace("f16(", "bf16("), 1, "__builtin_mxc_mma_16x16x16bf16"),
+        (f"// {MMA_MACA}\n", 0, ""),
+        (f'printf("{MMA_MACA}");', 0, ""),
+        ("tl::gemm_ss<128, 128, 64, 4, 2, 0, 0>(A, B, C);", 1, "gemm_ss"),
+        ("tl::gemm_ss_wsm<128, 128, 64>(A, B, C);", 1, "gemm_ss_wsm"),
+    ],
+)
+def test_matrix_instructions_of_maca(code: str, count: int, name: str) -> None:
+    found = backend("maca").mma(code)
+    assert found is not None and found[0] == count and name in found[1]
+
+
+def test_the_cpu_has_no_matrix_instruction() -> None:
+    assert backend("cpu").mma("tl::mma_sync<x>(a);") is None
+
+
+LISTINGS = {
+    "MXC500": ("GPU#0  MXC500  0000:06:00.0  Available (UUID: GPU-1a2b-3c)", [(0, "MetaX C500", "GPU-1a2b-3c")]),
+    "MetaX C500": ("GPU#1  MetaX C500  0000:0e:00.0  Available (UUID: GPU-9)", [(1, "MetaX C500", "GPU-9")]),
+    "C600": ("GPU#0  MXC600-AL  0000:06:00.0  Available (UUID: GPU-x)", [(0, "MetaX C600-AL", "GPU-x")]),
+    "no UUID": ("GPU#7  MXC500  0000:06:00.0  Available", [(7, "MetaX C500", "")]),
+    "heading": (
+        "mx-smi  version: 2.3.1\n=========\n\nGPU#0  MXC500  0000:06:00.0  (UUID: GPU-1)\nEnd of Log",
+        [(0, "MetaX C500", "GPU-1")],
+    ),
+    "none": ("No devices found", []),
+    "nothing": ("", []),
+}
+
+
+@pytest.mark.parametrize("said, cards", LISTINGS.values(), ids=LISTINGS)
+def test_the_cards_that_mx_smi_lists(said: str, cards: list[tuple[int, str, str]]) -> None:
+    assert parse_list(said) == cards
+
+
+def test_devices_of_maca_have_their_peak(tool: Tools) -> None:
+    tool(
+        "mx-smi",
+        "GPU#0  MXC500  0000:06:00.0  Available (UUID: GPU-a)\nGPU#1  MXC600-AL  0000:07:00.0  Available (UUID: GPU-b)\n",
+    )
+    first, second = backend("maca").devices()
+    assert (first.model, first.index, first.uuid) == ("MetaX C500", 0, "GPU-a")
+    assert 200 < first.peak_tflops["float16"] < 300
+    assert (second.model, second.peak_tflops) == ("MetaX C600-AL", {})
+
+
+# The two orders in which versions of mx-smi print temperature and power.
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| 37W / 350W       | 32C          P0 | 826/65536 MiB       | Available            |",
+        "| 32C         37W / 350W             | 5680/65536 MiB      | |",
+    ],
+)
+def test_state_of_maca_is_read_by_unit_not_by_column(tool: Tools, row: str) -> None:
+    tool("mx-smi", f"| 0     MetaX C500 | 0           Off | 0000:12:00.0        | 0%          Disabled |\n{row}\n")
+    assert backend("maca").state(Device("maca", "MetaX C500")) == {"power_w": 37.0, "temperature_c": 32.0}
+
+
+def test_versions_of_maca(tool: Tools) -> None:
+    tool("mx-smi", "MX-SMI 2.3.1 ... Kernel Mode Driver Version: 3.8.30\nMACA Version: 3.7.1.5   BIOS Version: 1.33.5.0\n")
+    assert backend("maca").versions() == {"maca": "3.7.1.5", "driver": "3.8.30"}
+
+
+def test_devices_of_cuda(tool: Tools) -> None:
+    tool("nvidia-smi", "NVIDIA H200, GPU-aa, 9.0\nNVIDIA GeForce RTX 9999, GPU-bb, 8.9\n")
+    first, second = backend("cuda").devices()
+    assert (first.model, first.index, first.uuid) == ("NVIDIA H200", 0, "GPU-aa")
+    assert first.peak_tflops["float16"] == pytest.approx(989.5)
+    assert (second.index, second.peak_tflops) == (1, {})
+    assert backend("cuda").target().arch == "sm_90a"
+
+
+def test_an_older_card_has_no_suffix_in_its_architecture(tool: Tools) -> None:
+    tool("nvidia-smi", "NVIDIA A100-SXM4-80GB, GPU-aa, 8.0\n")
+    target = backend("cuda").target()
+    assert target.arch == "sm_80"
+    assert backend("cuda").limits(target).shared_memory_bytes == 163 * 1024
+
+
+@pytest.mark.parametrize("text, code", [("", 0), ("NVIDIA-SMI has failed because it couldn't communicate with the driver", 9)])
+def test_a_driver_that_fails_is_a_machine_without_devices(tool: Tools, text: str, code: int) -> None:
+    tool("nvidia-smi", text, code)
+    assert backend("cuda").devices() == ()
+    assert backend("cuda").target().arch == "sm_90a"  # the usual one: plans can be made anywhere
+
+
+def test_state_of_cuda_leaves_out_what_the_card_does_not_tell(tool: Tools) -> None:
+    tool("nvidia-smi", "1980, 3201, 455.12, [N/A], 0x0000000000000000\n")
+    state = backend("cuda").state(Device("cuda", "NVIDIA H200", uuid="GPU-aa"))
+    assert state == {"clock_mhz": 1980.0, "memory_clock_mhz": 3201.0, "power_w": 455.12, "throttle": "0x0000000000000000"}
+
+
+def test_registers_and_spills_from_the_compilers_log() -> None:
+    log = """ptxas info    : 0 bytes gmem
+    8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 448 bytes cmem[0]
+"""
+    assert backend("cuda").resources(log) == {"registers": 168, "spill_bytes": 12}
+
+
+@pytest.mark.parametrize(
+    "kind, message, failure, sticky",
+    [
+        ("cuda", "CUDA error: an illegal memory access was encountered", FailureKind.CRASH, True),
+        ("cuda", "CUDA error: misaligned address", FailureKind.CRASH, True),
+        ("cuda", "CUDA: invalid configuration argument", FailureKind.LAUNCH_ERROR, True),
+        ("cuda", "Failed to set the allowed dynamic shared memory size to 300000", FailureKind.LAUNCH_ERROR, False),
+        ("maca", "MACA error: memory fault", FailureKind.CRASH, True),
+        ("maca", "the kernel expects 3 arguments", FailureKind.LAUNCH_ERROR, False),
+        ("cpu", "anything", FailureKind.LAUNCH_ERROR, False),
+    ],
+)
+def test_sticky_errors(kind: str, message: str, failure: FailureKind, sticky: bool) -> None:
+    assert backend(kind).classify(message) == (failure, sticky)

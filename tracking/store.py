@@ -1,0 +1,293 @@
+"""Outcomes to MLflow and back. One process writes: the driver; a variant's run is made once its outcome is known.
+
+A child run is filled before it is ended, and marked complete with its last content. What a killed driver left unfinished
+carries no mark: readers pass over it, and the next driver of the same sweep deletes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.errors import InfrastructureLost, NotFound, RequestError
+from runner.records import TIMED, Decision, Outcome, Paired, RankedRow, SweepInfo, Verdict, Workload
+from tracking import connection, contents, layout, queries
+from tracking.connection import guarded
+from tracking.report import closing
+from tracking.stored import Stored, StoredSweep, stored, stored_sweep, sweep_info
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+__all__ = ["Store", "Stored", "StoredSweep"]
+
+READERS = 8
+"""Threads that fetch outcomes: against a server, a fetch is mostly waiting."""
+
+
+class Store:
+    """The record of all sweeps. `uri` None is `MLFLOW_TRACKING_URI`, else what `mlflow ui` opens in the current folder.
+
+    Nothing is reached before it is needed. Every method raises InfrastructureLost, with one line, when MLflow does not answer.
+    """
+
+    def __init__(self, uri: str | None = None, page_size: int = queries.PAGE):
+        self.uri = uri or connection.default_uri()
+        self.page_size = page_size
+        self._experiments: dict[str, str] = {}  # name -> id
+        self._written: dict[str, dict[tuple[str, int], str]] = {}  # sweep id -> (variant id, attempt) -> run id
+
+    @cached_property
+    def client(self) -> MlflowClient:
+        return connection.connect(self.uri)
+
+    @guarded
+    def check(self) -> None:
+        """Reach the store and take one byte through its artifacts and back; nothing of it stays to be seen."""
+        connection.prove_artifacts(self.client, self.uri)
+
+    @guarded
+    def open_sweep(self, info: SweepInfo, planned: int) -> str:
+        """Begin a sweep, or take it up again: the parent run's id. What an earlier driver left half-written is removed."""
+        experiment = self._experiment(info.workload, info.device.model)
+        query = f"tags.{layout.KIND} = '{layout.KIND_SWEEP}' AND tags.{layout.SWEEP_ID} = '{info.id}'"
+        for run in queries.runs(self.client, [experiment], query):
+            self.client.update_run(run.info.run_id, status="RUNNING")
+            self._index(info)
+            return str(run.info.run_id)
+        self._written[info.id] = {}
+        run = self.client.create_run(experiment, tags=contents.sweep_tags(info, planned), run_name=f"{info.name} {info.id}")
+        connection.demand_reachable(self.uri, run.info.artifact_uri)
+        self._upload(run, {layout.SWEEP_FILE: info.text.encode(), layout.SWEEP_JSON: contents.dump(info)})
+        return str(run.info.run_id)
+
+    @guarded
+    def write(self, parent: str, info: SweepInfo, outcome: Outcome, flops: float | None = None) -> str:
+        """Write one outcome as a child of `parent`: the run's id. The same variant and attempt again is the same run.
+
+        `flops` are the floating-point operations of one call; without them there is no `tflops`.
+        """
+        key = (outcome.variant.id, outcome.attempt)
+        written = self._index(info)
+        if key in written:
+            return written[key]
+        experiment = self._experiment(info.workload, info.device.model)
+        try:
+            run = self.client.create_run(
+                experiment, tags=contents.tags(parent, info, outcome, flops), run_name=contents.title(info, outcome)
+            )
+            self._upload(run, contents.files(outcome))
+            complete = {layout.COMPLETE: "true"}
+            self._log(run.info.run_id, contents.metrics(outcome, flops), complete, contents.params(outcome))
+            self.client.set_terminated(run.info.run_id, layout.run_status(outcome))
+        except BaseException:
+            self._written.pop(info.id, None)  # the next write looks again at what is there, and clears this one away
+            raise
+        written[key] = str(run.info.run_id)
+        return written[key]
+
+    @guarded
+    def amend(
+        self,
+        run_id: str,
+        decision: Decision,
+        reason: str,
+        verdicts: Sequence[Verdict],
+        paired: Paired | None = None,
+        drift: float | None = None,
+    ) -> None:
+        """Change what was decided of a variant, with the evidence. `drift` is the baseline's: 0.03 is 3 % slower after."""
+        run = self._run(run_id)
+        outcome = replace(self._stored(run).outcome, decision=decision, reason=reason, verdicts=tuple(verdicts))
+        self._upload(run, contents.records(outcome, paired))
+        metrics = {} if drift is None else {"baseline_drift": drift}
+        if paired is not None:
+            metrics |= {"paired_speedup": paired.speedup, "paired_speedup_low": paired.low, "paired_speedup_high": paired.high}
+        note = contents.renewed(run.data.tags[layout.NOTE], outcome, run.data.metrics.get("tflops"))
+        tags = {layout.DECISION: decision.value, layout.REASON: reason, layout.NOTE: note}
+        self._log(run_id, metrics, {k: layout.cut(v, layout.MAX_TAG) for k, v in tags.items()})
+
+    @guarded
+    def decide(self, run_id: str, decision: Decision) -> None:
+        """Change a variant's decision where there is no new evidence: a best that was superseded, or restored."""
+        outcome = self.load(run_id).outcome
+        self.amend(run_id, decision, outcome.reason, outcome.verdicts)
+
+    @guarded
+    def close_sweep(
+        self,
+        parent: str,
+        info: SweepInfo,
+        rows: Sequence[RankedRow],
+        failures: Mapping[str, int],
+        summary: str,
+        status: str = "FINISHED",
+        flops: float | None = None,
+    ) -> None:
+        """End a sweep with its ranking (a table and a chart), its counts, and why what failed failed.
+
+        `rows` are best first. `failures` counts by status, or by `status: reason`. Closing again replaces what was there.
+        """
+        run = self.client.get_run(parent)
+        self._upload(run, closing.files(info, rows, failures, summary, flops))
+        self._log(parent, closing.metrics(rows, failures), closing.tags(run.data.tags[layout.NOTE], failures, summary))
+        self.client.set_terminated(parent, status)
+
+    @guarded
+    def reap(self, sweep_id: str) -> int:
+        """Remove the child runs that a killed driver left unfinished: how many there were."""
+        query = f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = {layout.quoted(sweep_id)}"
+        found = queries.runs(self.client, queries.experiment_ids(self.client), query, self.page_size)
+        return self._reap(list(found))
+
+    @guarded
+    def known(self, workload: Workload, device_model: str, variant_ids: Iterable[str]) -> dict[str, Stored]:
+        """The latest settled outcome of each of these variants that has one."""
+        wanted = set(variant_ids)
+        experiment = self.client.get_experiment_by_name(layout.experiment_name(workload, device_model))
+        if experiment is None or experiment.lifecycle_stage != "active":
+            return {}
+        found = queries.settled(self.client, experiment.experiment_id, wanted, self.page_size)
+        return {s.variant_id: s for s in self._read(found)}
+
+    @guarded
+    def find(self, prefix: str) -> Stored:
+        """The variant whose run id or variant id starts with `prefix`. Raises NotFound, with what matches."""
+        return self._stored(queries.variant_run(self.client, prefix))
+
+    @guarded
+    def load(self, run_id: str) -> Stored:
+        """One variant's outcome. Raises NotFound."""
+        return self._stored(self._run(run_id))
+
+    @guarded
+    def artifact_blob(self, run_id: str) -> bytes:
+        """The kernel's binary, proven whole by its hash. Raises RequestError for a variant that was never timed."""
+        run = self._run(run_id)
+        outcome = self._stored(run).outcome
+        if outcome.status not in TIMED or outcome.artifact is None:
+            raise RequestError(f"run {run_id[:12]} ended as {outcome.status.value!r}: it has no kernel to load")
+        try:
+            blob = self._download(run, layout.BLOB)
+        except Exception as error:
+            raise InfrastructureLost(
+                f"run {run_id[:12]}: its kernel ({layout.BLOB}) is gone from {run.info.artifact_uri}"
+            ) from error
+        if contents.sha256(blob) != outcome.artifact.sha256:
+            raise InfrastructureLost(
+                f"run {run_id[:12]}: its kernel ({layout.BLOB}) was changed or cut short: measure the variant again"
+            )
+        return blob
+
+    @guarded
+    def sweeps(self, limit: int = 50) -> list[StoredSweep]:
+        """Newest first."""
+        experiments = queries.experiment_ids(self.client)
+        query, order = f"tags.{layout.KIND} = '{layout.KIND_SWEEP}'", ["attributes.start_time DESC"]
+        found = self.client.search_runs(experiments, query, max_results=limit, order_by=order) if experiments else []
+        return [stored_sweep(run) for run in found]
+
+    @guarded
+    def find_sweep(self, prefix: str) -> StoredSweep:
+        """The sweep whose id, or whose parent run's id, starts with `prefix`. Raises NotFound, with the matches."""
+        return stored_sweep(queries.sweep_run(self.client, prefix))
+
+    @guarded
+    def sweep_info(self, sweep: StoredSweep) -> SweepInfo:
+        """What was asked of a sweep, its file's text included."""
+        return sweep_info(json.loads(self._download(self.client.get_run(sweep.run_id), layout.SWEEP_JSON)))
+
+    @guarded
+    def outcomes(self, sweep: StoredSweep) -> list[Stored]:
+        """Everything that a sweep itself tried, in the order it was written; what it took from earlier sweeps is not among it."""
+        query = f"{queries.WHOLE} AND tags.{layout.SWEEP_ID} = '{sweep.id}'"
+        return self._read(list(queries.runs(self.client, [sweep.experiment_id], query, self.page_size)))
+
+    @guarded
+    def ranking(self, sweep: StoredSweep) -> list[dict[str, Any]]:
+        """A closed sweep's table, best first: a mapping of column to value per line. Empty while the sweep is open."""
+        if not sweep.counts:
+            return []
+        data = json.loads(self._download(self.client.get_run(sweep.run_id), layout.RANKING_JSON))
+        return [dict(zip(data["columns"], row)) for row in data["data"]]
+
+    def ui_hint(self, experiment_id: str, run_id: str | None = None) -> str:
+        """Where to look at an experiment or a run: an address, after the command that opens a local store."""
+        path = f"/#/experiments/{experiment_id}" + (f"/runs/{run_id}" if run_id else "")
+        if connection.is_server(self.uri):
+            return connection.without_password(self.uri).rstrip("/") + path
+        here = self.uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+        command = "mlflow ui" if here else f"mlflow ui --backend-store-uri {connection.without_password(self.uri)}"
+        return f"{command}  (then http://127.0.0.1:5000{path})"
+
+    def _experiment(self, workload: Workload, device_model: str) -> str:
+        name = layout.experiment_name(workload, device_model)
+        if name not in self._experiments:
+            found = connection.ensure_experiment(self.client, name, contents.experiment_tags(workload, device_model))
+            if found.lifecycle_stage != "active":
+                restore = f"`mlflow experiments restore --experiment-id {found.experiment_id}`"
+                forget = f"`mlflow gc --experiment-ids {found.experiment_id}`"
+                raise RequestError(
+                    f"the MLflow experiment {name!r} was deleted: bring it back with {restore}, or drop it with {forget}"
+                )
+            self._experiments[name] = str(found.experiment_id)
+        return self._experiments[name]
+
+    def _index(self, info: SweepInfo) -> dict[tuple[str, int], str]:
+        """What a sweep has written, by variant and attempt: asked of MLflow once, since nobody else writes it."""
+        if info.id not in self._written:
+            query = f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = '{info.id}'"
+            experiment = self._experiment(info.workload, info.device.model)
+            found = list(queries.runs(self.client, [experiment], query, self.page_size))
+            self._reap(found)
+            tags = {run.info.run_id: run.data.tags for run in found if not _unfinished(run)}
+            self._written[info.id] = {(t[layout.VARIANT_ID], int(t[layout.ATTEMPT])): id for id, t in tags.items()}
+        return self._written[info.id]
+
+    def _reap(self, found: Sequence[Run]) -> int:
+        leftovers = [run for run in found if _unfinished(run)]
+        for run in leftovers:
+            self.client.set_terminated(run.info.run_id, "KILLED")
+            self.client.delete_run(run.info.run_id)
+        return len(leftovers)
+
+    def _run(self, run_id: str) -> Run:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = self.client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise NotFound(f"no run {run_id!r} in {connection.without_password(self.uri)}") from error
+            raise
+        if run.info.lifecycle_stage != "active" or layout.COMPLETE not in run.data.tags:
+            raise NotFound(f"run {run_id[:12]} was deleted, or is no variant's run")
+        return run
+
+    def _stored(self, run: Run) -> Stored:
+        return stored(run, json.loads(self._download(run, layout.OUTCOME_JSON)))
+
+    def _read(self, found: Sequence[Run]) -> list[Stored]:
+        with ThreadPoolExecutor(READERS) as pool:
+            return list(pool.map(self._stored, found))
+
+    def _upload(self, run: Run, files: Mapping[str, bytes]) -> None:
+        connection.upload(connection.artifacts(self.uri, run.info.artifact_uri), files)
+
+    def _download(self, run: Run, name: str) -> bytes:
+        return connection.download(connection.artifacts(self.uri, run.info.artifact_uri), name)
+
+    def _log(
+        self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], params: Mapping[str, str] | None = None
+    ) -> None:
+        connection.log(self.client, run_id, metrics, tags, params or {})
+
+
+def _unfinished(run: Run) -> bool:
+    return layout.COMPLETE not in run.data.tags or run.info.status == "RUNNING"

@@ -1,0 +1,119 @@
+"""What comes back out of MLflow: a variant's outcome and a sweep, each with where it lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from runner.records import Acceptance, Decision, Device, Outcome, SweepInfo, Target, Workload, outcome_from_dict
+from tracking import layout
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One variant's outcome as MLflow holds it. `decision` is today's: it changes after the outcome was written."""
+
+    run_id: str
+    experiment_id: str
+    parent_run_id: str
+    sweep_id: str
+    sweep_name: str
+    outcome: Outcome
+    decision: Decision
+    acceptance: Acceptance
+    device_model: str
+    swept: tuple[str, ...]
+    written_at: str  # UTC, ISO 8601
+
+    @property
+    def variant_id(self) -> str:
+        return self.outcome.variant.id
+
+    @property
+    def label(self) -> str:
+        """The knobs that the sweep varied: `b_interleave=4`."""
+        return self.outcome.variant.label(self.swept)
+
+
+@dataclass(frozen=True)
+class StoredSweep:
+    """A sweep's parent run. `status` is MLflow's: RUNNING, FINISHED, FAILED or KILLED."""
+
+    run_id: str
+    experiment_id: str
+    id: str
+    name: str
+    question: str
+    workload: str
+    device_model: str
+    status: str
+    started_at: str  # UTC, ISO 8601
+    planned: int
+    counts: Mapping[str, int] = field(default_factory=dict)  # by status, once the sweep was closed
+    best_latency_ms: float | None = None
+    best_speedup: float | None = None
+
+
+def stored(run: Run, data: Mapping[str, Any], blob: bytes = b"") -> Stored:
+    """A child run and the content of its `outcome.json`."""
+    tags = run.data.tags
+    outcome, decision = outcome_from_dict(data, blob), Decision(tags[layout.DECISION])
+    return Stored(
+        run_id=run.info.run_id,
+        experiment_id=run.info.experiment_id,
+        parent_run_id=tags[layout.PARENT],
+        sweep_id=tags[layout.SWEEP_ID],
+        sweep_name=tags[layout.SWEEP_NAME],
+        outcome=replace(outcome, decision=decision),
+        decision=decision,
+        acceptance=Acceptance(**json.loads(tags[layout.ACCEPTANCE])),
+        device_model=tags[layout.DEVICE],
+        swept=tuple(json.loads(tags[layout.SWEPT])),
+        written_at=moment(run.info.start_time),
+    )
+
+
+def stored_sweep(run: Run) -> StoredSweep:
+    tags, metrics = run.data.tags, run.data.metrics
+    prefix = layout.COUNT_PREFIX
+    return StoredSweep(
+        run_id=run.info.run_id,
+        experiment_id=run.info.experiment_id,
+        id=tags[layout.SWEEP_ID],
+        name=tags[layout.SWEEP_NAME],
+        question=tags.get(layout.QUESTION, ""),
+        workload=tags[layout.WORKLOAD],
+        device_model=tags[layout.DEVICE],
+        status=run.info.status,
+        started_at=moment(run.info.start_time),
+        planned=int(tags[layout.PLANNED]),
+        counts={k[len(prefix) :]: int(v) for k, v in metrics.items() if k.startswith(prefix)},
+        best_latency_ms=metrics.get(layout.BEST_LATENCY),
+        best_speedup=metrics.get(layout.BEST_SPEEDUP),
+    )
+
+
+def sweep_info(data: Mapping[str, Any]) -> SweepInfo:
+    """The inverse of `to_dict` for a sweep's `sweep.json`."""
+    return SweepInfo(
+        **{
+            **data,
+            "workload": Workload(**data["workload"]),
+            "target": Target(**data["target"]),
+            "device": Device(**data["device"]),
+            "acceptance": Acceptance(**data["acceptance"]),
+            "swept": tuple(data["swept"]),
+            "notes": tuple(data["notes"]),
+        }
+    )
+
+
+def moment(milliseconds: int) -> str:
+    """MLflow's time as UTC, ISO 8601, to the second."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat(timespec="seconds")
