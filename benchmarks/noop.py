@@ -13,12 +13,24 @@ from runner.errors import FailureKind
 from runner.executors.base import Done, Job, build_child, measure_child, run_job
 from runner.executors.on_ray import RayExecutor
 from runner.process.child import Child
-from runner.records import Acceptance, Artifact, Check, Device, Measurement, Paired, Protocol, SweepInfo, Target, Variant, Workload
+from runner.records import (
+    Acceptance,
+    Artifact,
+    Check,
+    Device,
+    Measurement,
+    Paired,
+    Protocol,
+    SweepInfo,
+    Target,
+    Variant,
+    Workload,
+)
 from runner.sweep import Sweep
 
 DEVICE = Device("cpu", "no-op")
 PROTOCOL = Protocol(10, 50)
-SOURCE = "extern \"C\" void gemm_kernel() {}\n" * 60  # as long as a small kernel's
+SOURCE = 'extern "C" void gemm_kernel() {}\n' * 60  # as long as a small kernel's
 BLOB = b"\x7fELF" * 10_000  # 40 kB, as a CPU kernel's
 
 
@@ -26,7 +38,9 @@ def noop_sweep(variants: int) -> Sweep:
     workload = Workload("gemm", {"M": 512, "N": 512, "K": 512}, "float32")
     knobs = {"block_N": 64, "block_K": 64, "num_stages": None, "threads": None, "b_interleave": 1}
     target = Target("cpu", "x86_64")
-    made = tuple(Variant(workload, {"block_M": i, **knobs}, target, "noop", {"tilelang": "0"}, PROTOCOL.key) for i in range(variants))
+    made = tuple(
+        Variant(workload, {"block_M": i, **knobs}, target, "noop", {"tilelang": "0"}, PROTOCOL.key) for i in range(variants)
+    )
     info = SweepInfo(
         "0" * 8, "noop", "What does the runner cost?", "noop.yaml", "", workload, target, DEVICE, PROTOCOL.key,
         Acceptance(max_abs_error=1.0, mma="none", max_spread=10.0), ("block_M",),
@@ -40,7 +54,9 @@ def _no_artifact(variant_id: str) -> Artifact:
 
 def build(job: BuildJob) -> Artifact:
     source = f"// {job.variant.id}\n{SOURCE}"
-    return Artifact(job.variant.id, source, hashlib.sha256(source.encode()).hexdigest(), BLOB, hashlib.sha256(BLOB).hexdigest(), 0.1)
+    return Artifact(
+        job.variant.id, source, hashlib.sha256(source.encode()).hexdigest(), BLOB, hashlib.sha256(BLOB).hexdigest(), 0.1
+    )
 
 
 def samples(seed: int) -> tuple[float, ...]:

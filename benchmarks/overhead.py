@@ -91,7 +91,16 @@ def _one_first_build() -> float:
     root = Path(__file__).resolve().parent.parent
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        command = [sys.executable, "-u", "-m", "runner.cli.sweep", "submit", str(root / "sweeps/interleave.yaml"), "--target", "cpu"]
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "runner.cli.sweep",
+            "submit",
+            str(root / "sweeps/interleave.yaml"),
+            "--target",
+            "cpu",
+        ]
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=_environment())
         assert process.stdout is not None
         for line in process.stdout:

@@ -76,9 +76,8 @@ def _refuse_unfit(stored: Stored, best: Best | None) -> None:
             f"refused {name}: measured under protocol {protocol}, today's is v{PROTOCOL_VERSION}: submit its sweep again"
         )
     if best is not None and best.protocol != protocol:
-        raise Refused(
-            f"refused {name}: measured under protocol {protocol}, the best under {best.protocol}: submit its sweep with those settings"
-        )
+        both = f"measured under protocol {protocol}, the best under {best.protocol}"
+        raise Refused(f"refused {name}: {both}: submit its sweep with those settings")
     family = load_family(outcome.variant.workload.family, (str(Path.cwd()),))
     if code_hash(family) != outcome.variant.code:
         raise Refused(f"refused {name}: the code of family {family.name} has changed since: submit its sweep again")

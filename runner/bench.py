@@ -6,6 +6,7 @@ a number raises `records.PROTOCOL_VERSION`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -227,7 +228,8 @@ class _StateSampler:
         self._thread = threading.Thread(target=self._read, args=(device,), daemon=True)
 
     def _read(self, device: Device) -> None:
-        self.state = backend(device.kind).state(device)
+        with contextlib.suppress(Exception):  # a tool that fails costs the state, not the measurement
+            self.state = backend(device.kind).state(device)
 
     def __enter__(self) -> _StateSampler:
         self._thread.start()

@@ -30,7 +30,9 @@ def sweep_file(folder: Path, name: str = "blocks", block_n: str = "[16, 48, 96]"
     return path
 
 
-def run(command: str, *arguments: str, folder: Path, timeout: float = 280, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    command: str, *arguments: str, folder: Path, timeout: float = 280, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """`sweep …` or `runner …` in `folder`, with nothing of MLflow or Ray in its environment but what is given."""
     return subprocess.run(
         [sys.executable, "-m", f"runner.cli.{command}", *arguments],
@@ -57,7 +59,10 @@ def start(command: str, *arguments: str, folder: Path, **environment: str) -> su
 
 def clean_environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_"))}
-    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    return kept | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
 
 
 def ok(done: subprocess.CompletedProcess[str]) -> str:

@@ -24,7 +24,9 @@ def copied(blocks: Finished, tmp_path: Path) -> Finished:
 
     with sqlite3.connect(folder / "mlflow.db") as db:
         db.execute("UPDATE runs SET artifact_uri = replace(artifact_uri, ?, ?)", (str(blocks.folder), str(folder)))
-        db.execute("UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)", (str(blocks.folder), str(folder)))
+        db.execute(
+            "UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)", (str(blocks.folder), str(folder))
+        )
     return Finished(folder, blocks.output, blocks.id)
 
 

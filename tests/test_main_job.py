@@ -92,7 +92,9 @@ def test_one_more_value_measures_one_more_variant(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["measure.repeat=8", "base.pass.tl.disable_safe_memory_legalize=true", "workload.M=208"])
 def test_what_a_measurement_depends_on_makes_it_another(interleave: Finished, change: str) -> None:
-    said = ok(command.run("sweep", "plan", "sweeps/interleave.yaml", "--target", "cpu", "--set", change, folder=interleave.folder))
+    said = ok(
+        command.run("sweep", "plan", "sweeps/interleave.yaml", "--target", "cpu", "--set", change, folder=interleave.folder)
+    )
     assert "5 to measure, 0 known" in said
 
 

@@ -232,4 +232,5 @@ def test_a_stale_lock_is_taken_away_once_whoever_tries(local: Store, abandon: Ca
         held = local.client.get_registered_model(name).tags["token"]
         assert lock._bury(local.client, name, token) is None  # a latecomer who saw the dead owner's token
         lock._release(local.client, name, token)  # and the dead owner himself, back from a long sleep
+        lock._release(local.client, name, "0dd")  # and one whose own lock a person removed by hand
         assert local.client.get_registered_model(name).tags["token"] == held

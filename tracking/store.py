@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import InfrastructureLost, NotFound, RequestError
 from runner.records import TIMED, Decision, Outcome, Paired, RankedRow, SweepInfo, Verdict, Workload
-from tracking import connection, contents, layout, queries
+from tracking import connection, contents, layout, queries, view
 from tracking.connection import guarded
 from tracking.report import closing
 from tracking.stored import Stored, StoredSweep, stored, stored_sweep, sweep_info
@@ -62,6 +62,7 @@ class Store:
             self._index(info)
             return str(run.info.run_id)
         self._written[info.id] = {}
+        self.client.set_experiment_tag(experiment, *view.tag(info.id, info.swept))
         run = self.client.create_run(experiment, tags=contents.sweep_tags(info, planned), run_name=f"{info.name} {info.id}")
         connection.demand_reachable(self.uri, run.info.artifact_uri)
         self._upload(run, {layout.SWEEP_FILE: info.text.encode(), layout.SWEEP_JSON: contents.dump(info)})
@@ -217,9 +218,9 @@ class Store:
         data = json.loads(self._download(self.client.get_run(sweep.run_id), layout.RANKING_JSON))
         return [dict(zip(data["columns"], row)) for row in data["data"]]
 
-    def ui_hint(self, experiment_id: str, run_id: str | None = None) -> str:
-        """Where to look at an experiment or a run: an address, after the command that opens a local store."""
-        path = f"/#/experiments/{experiment_id}" + (f"/runs/{run_id}" if run_id else "")
+    def ui_hint(self, experiment_id: str, sweep_id: str) -> str:
+        """Where to look at a sweep's runs: an address, after the command that opens a local store."""
+        path = view.path(experiment_id, sweep_id)
         if connection.is_server(self.uri):
             return connection.without_password(self.uri).rstrip("/") + path
         here = self.uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}"

@@ -146,7 +146,7 @@ def status(sweep: str, json_: bool) -> None:
         return
     lines = [[str(v) if v is not None else "" for v in row.values()] for row in rows]
     headers = list(rows[0]) if rows else []
-    where = store.ui_hint(found.experiment_id, found.run_id)
+    where = store.ui_hint(found.experiment_id, found.id)
     _show([render.sweeps([found]), *([render.table(headers, lines)] if rows else []), where])
 
 
@@ -162,7 +162,7 @@ def _where(store: Any, report: Any) -> list[str]:
     if not run_ids:
         return []
     stored = store.load(run_ids[0])
-    return ["", f"in MLflow: {store.ui_hint(stored.experiment_id, report.parent or stored.parent_run_id)}"]
+    return ["", f"in MLflow: {store.ui_hint(stored.experiment_id, report.sweep.info.id if report.parent else stored.sweep_id)}"]
 
 
 def _show(parts: list[Any]) -> None:

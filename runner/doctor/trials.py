@@ -95,13 +95,13 @@ def store(uri: str | None) -> Iterator[Finding]:
     from tracking.store import Store
 
     places = {"the current folder": Path.cwd(), "temporary files": Path(tempfile.gettempdir())}
-    asked = "" if uri or "MLFLOW_TRACKING_URI" not in os.environ else " (MLFLOW_TRACKING_URI)"
+    asked = "" if uri or "MLFLOW_TRACKING_URI" not in os.environ else " (from MLFLOW_TRACKING_URI)"
     found = Store(uri)
     started = time.monotonic()
     try:
         found.check()
     except InfrastructureLost as error:
-        yield Finding("store", "fault", f"{error}{asked}")
+        yield Finding("store", "fault", str(error) if "MLFLOW_TRACKING_URI" in str(error) else f"{error}{asked}")
     else:
         text = f"{without_password(found.uri)}{asked}: an artifact went there and back in {time.monotonic() - started:.1f} s"
         yield Finding("store", "ok", text)

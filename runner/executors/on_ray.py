@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import socket
 import sys
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError
@@ -43,10 +44,8 @@ def _devices(kind: TargetKind) -> tuple[Device, ...]:
 class _Measurer:
     """Holds one device for as long as the sweep runs. Which one is Ray's choice; the actor says which."""
 
-    def __init__(self, kind: TargetKind, gpu: bool):
-        devices = backend(kind).devices()
-        held = int(ray.get_gpu_ids()[0]) if gpu else 0
-        self._device = devices[held]
+    def __init__(self, kind: TargetKind):
+        self._device = backend(kind).devices()[0]  # of those visible: Ray shows this process the ones it gave it
         self._child = measure_child(self._device)
 
     def device(self) -> Device:
@@ -62,14 +61,17 @@ class RayExecutor:
     def __init__(self, address: str | None = None):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the future default, chosen now: no warning
+        where = address or "this machine"
+        if address:
+            demand_answer(address)
         try:
             ray.init(
                 **({"address": address} if address else _own_ray()),
                 logging_level=logging.ERROR,
                 log_to_driver=False,
             )
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InfrastructureLost(f"no Ray at {address or 'this machine'}: {str(error).splitlines()[0]}") from error
+        except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
+            raise InfrastructureLost(f"no Ray at {where}: {' '.join(str(error).split())[:400]}") from error
         self._running: dict[Any, tuple[Job, Device | None]] = {}
         self._measurers: dict[tuple[str, int], Any] = {}
 
@@ -115,7 +117,7 @@ class RayExecutor:
                     + (" or install MetaX's pymxsml" if device.kind == "maca" else "")
                 )
             options: dict[str, Any] = {"num_gpus": 1, "num_cpus": 1} if gpu else {"num_cpus": 1}
-            self._measurers[key] = _Measurer.options(**options).remote(device.kind, gpu)
+            self._measurers[key] = cast(Any, _Measurer).options(**options).remote(device.kind)
         return self._measurers[key]
 
     def _drop(self, device: Device) -> None:
@@ -139,3 +141,14 @@ def _own_ray() -> dict[str, Any]:
         "object_store_memory": 256 << 20,  # artifacts are tens of kilobytes
         "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}},
     }
+
+
+def demand_answer(address: str) -> None:
+    """Raises InfrastructureLost when nobody listens at `host:port`: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto" or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host or "127.0.0.1", int(port)), timeout=5).close()
+    except OSError as error:
+        raise InfrastructureLost(f"no Ray at {address}: {error.strerror or error} (start one with `ray start --head`)") from error

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from runner.errors import FailureKind, JobFailed
+from runner.process import worker
 
 T = TypeVar("T")
 
@@ -98,7 +99,8 @@ class Child:
     def _start(self) -> None:
         job_read, job_write = os.pipe()
         result_read, result_write = os.pipe()
-        command = [sys.executable, "-m", "runner.process.worker", str(job_read), str(result_write), str(os.getpid())]
+        # By path and not by -m, which would put the current folder first on the child's path, and a user's files before ours.
+        command = [sys.executable, worker.__file__, str(job_read), str(result_write), str(os.getpid())]
         path = os.pathsep.join(p for p in sys.path if p)
         with Path(self._output.name).open("ab") as log:
             self._process = subprocess.Popen(

@@ -1,6 +1,6 @@
 """The child's side of `child.py`: reads a job, runs it, writes the result, until the pipe is closed.
 
-Run as `python -m runner.process.worker JOB_FD RESULT_FD PARENT_PID`.
+Run as `python worker.py JOB_FD RESULT_FD PARENT_PID`, with the runner on its path.
 """
 
 from __future__ import annotations
@@ -59,4 +59,5 @@ def die_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.pop(0)  # this file's own folder
     main(*(int(a) for a in sys.argv[1:4]))

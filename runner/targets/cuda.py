@@ -14,6 +14,7 @@ from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
 from runner.targets import device_events
 from runner.targets.source import count_instruction
+from runner.targets.vendor_tool import ask, is_visible
 
 MMA = re.compile(r"\btl::(mma_sync\w*|wgmma_\w+|tcgen05mma_\w+|gemm_(?:ss|rs|sr|rr))\s*<")
 
@@ -56,10 +57,11 @@ class CUDABackend:
         return Limits(1024, SHARED_MEMORY.get(base), 32, ("float16", "bfloat16", "float32"))
 
     def devices(self) -> tuple[Device, ...]:
-        rows = _query("name,uuid,compute_cap")
+        rows = _query("name,uuid")
         return tuple(
             Device("cuda", name, index, platform.node(), uuid, next((p for n, p in PEAKS.items() if n in name), {}))
-            for index, (name, uuid, _) in enumerate(rows)
+            for index, (name, uuid) in enumerate(rows)
+            if is_visible(index, uuid, "CUDA_VISIBLE_DEVICES")
         )
 
     def visible(self, device: Device | None) -> dict[str, str]:
@@ -121,7 +123,7 @@ def _query(fields: str, uuid: str | None = None) -> list[list[str]]:
     if not shutil.which("nvidia-smi"):
         return []
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *(["-i", uuid] if uuid else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = ask(command)
     return [[c.strip() for c in line.split(",")] for line in done.stdout.splitlines()] if done.returncode == 0 else []
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
 from runner.targets import device_events
 from runner.targets.source import count_instruction
+from runner.targets.vendor_tool import ask, is_visible
 
 MMA = re.compile(r"\b(__builtin_mxc_mma_16x16x16\w+|tl::gemm_ss(?:_wsm)?)\s*[(<]")
 
@@ -43,6 +43,7 @@ class MACABackend:
         return tuple(
             Device("maca", name, index, platform.node(), uuid, next((p for n, p in PEAKS.items() if n in name), {}))
             for index, name, uuid in parse_list(_mx_smi("-L"))
+            if is_visible(index, uuid, "CUDA_VISIBLE_DEVICES") and is_visible(index, uuid, "MACA_VISIBLE_DEVICES")
         )
 
     def visible(self, device: Device | None) -> dict[str, str]:
@@ -105,7 +106,7 @@ def _mx_smi(*arguments: str) -> str:
     )
     if tool is None:
         return ""
-    return subprocess.run([tool, *arguments], capture_output=True, text=True, check=False, timeout=30).stdout
+    return ask([tool, *arguments]).stdout
 
 
 MACA = MACABackend()
