@@ -34,11 +34,14 @@ class Negation:
     doc = "C[M, N] = -A[M, N]."
     dims = ("M", "N")
     dtypes = ("float32",)
-    knobs = (Knob("block", 1, "Changes nothing: every value gives the same source."),)
+    knobs: tuple[Knob, ...] = (Knob("block", 1, "Changes nothing: every value gives the same source."),)
     baseline_name = "torch.neg"
 
     def __init__(self, code: str):
         self.code = code
+
+    def body(self, config: Mapping[str, Value]) -> str:
+        return self.code
 
     def unfit(self, workload: Workload, config: Mapping[str, Value], target: Target, limits: Limits) -> str | None:
         return None
@@ -48,7 +51,7 @@ class Negation:
         from tilelang.cpu.language import Kernel
 
         M, N = (workload.shape[d] for d in self.dims)
-        prelude = PRELUDE % self.code
+        prelude = PRELUDE % self.body(config)
 
         @T.prim_func
         def negation(A: T.Tensor((M, N), "float32"), C: T.Tensor((M, N), "float32")):
@@ -99,3 +102,17 @@ EATS_ITS_INPUT = Negation(RIGHT_CODE + "if (calls > 2) for (int i = 0; i < n; ++
 CRASHES = Negation('printf("about to crash\\n"); fflush(stdout); *(volatile int*)0 = 1;')
 HANGS = Negation("for (volatile int i = 0; i >= 0;) ;")
 DOES_NOT_COMPILE = Negation("C[0] = no_such_name;")
+
+
+class Mixed(Negation):
+    """A sweep's worth of fates: the knob `behaviour` names a family of this file."""
+
+    BEHAVIOURS: tuple[Value, ...] = ("RIGHT", "SLOW", "NOTHING", "CRASHES", "DOES_NOT_COMPILE")
+    knobs = (*Negation.knobs, Knob("behaviour", "RIGHT", "What the kernel does.", BEHAVIOURS))
+
+    def body(self, config: Mapping[str, Value]) -> str:
+        code: str = globals()[str(config["behaviour"])].code
+        return code
+
+
+MIXED = Mixed(RIGHT_CODE)

@@ -35,6 +35,7 @@ def running(folder: Path, *arguments: str, command: str = "server", **environmen
     port = free_port()
     settings = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     settings |= {"MLFLOW_PORT": str(port), "MLFLOW_HOST": "127.0.0.1", "MLFLOW_WORKERS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    settings["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # else seven more processes start, for what is not used here
     log = folder / "server.log"
     with log.open("wb") as output:
         server = subprocess.Popen(

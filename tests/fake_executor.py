@@ -1,0 +1,104 @@
+"""An executor whose jobs end as they are told to, for what depends on the order in which things happen."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from runner.bench import BaselineJob, BenchJob, PairJob
+from runner.build import BuildJob
+from runner.errors import JobFailed
+from runner.executors.base import Done, Job
+from runner.records import Artifact, Check, Device, Measurement, Paired, TargetKind, Variant
+
+End = float | JobFailed | BaseException
+"""How a job ends: in so many milliseconds, in a failure, or with an exception out of `next`."""
+
+
+@dataclass
+class Fate:
+    """What becomes of a variant. Ends are taken in turn, the last one again and again."""
+
+    source: str
+    builds: list[End] = field(default_factory=lambda: [1.0])
+    benches: list[End] = field(default_factory=lambda: [1.0])
+
+
+class FakeExecutor:
+    """`name_of` gives the name that a variant's fate goes by. `log` has every job as it was started, `ended` as it ended.
+
+    Jobs end in the order they were submitted, or with `seed` in any.
+    """
+
+    def __init__(
+        self,
+        fates: Mapping[str, Fate],
+        name_of: Callable[[Variant], str],
+        baselines: Mapping[int, list[End]] | None = None,
+        seed: int | None = None,
+    ):
+        self.fates, self.name_of, self.baselines = fates, name_of, dict(baselines or {})
+        self.log: list[str] = []
+        self.ended: list[str] = []
+        self.deadlines: list[float] = []
+        self.closed = False
+        self._running: deque[Job] = deque()
+        self._order = random.Random(seed) if seed is not None else None
+
+    def devices(self, kind: TargetKind) -> tuple[Device, ...]:
+        return ()
+
+    def submit(self, job: Job, deadline: float) -> None:
+        self.log.append(self._describe(job))
+        self.deadlines.append(deadline)
+        self._running.append(job)
+
+    def next(self) -> Done:
+        if self._order is not None:
+            self._running.rotate(self._order.randrange(len(self._running)))
+        job = self._running.popleft()
+        self.ended.append(self._describe(job))
+        end = self._end(job)
+        if isinstance(end, JobFailed):
+            return Done(job, failure=end, output="what it printed")
+        if isinstance(end, BaseException):
+            raise end
+        return Done(job, self._value(job, end), output="what it printed")
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _end(self, job: Job) -> End:
+        if isinstance(job, BaselineJob):
+            ends = self.baselines.setdefault(job.device.index, [1.0])
+        elif isinstance(job, PairJob):
+            ends = self.fates[self.name_of(job.candidate)].benches
+        else:
+            fate = self.fates[self.name_of(job.variant)]
+            ends = fate.builds if isinstance(job, BuildJob) else fate.benches
+        return ends.pop(0) if len(ends) > 1 else ends[0]
+
+    def _value(self, job: Job, ms: float) -> object:
+        if isinstance(job, BuildJob):
+            source = self.fates[self.name_of(job.variant)].source
+            return Artifact(job.variant.id, source, source_hash=source, blob=source.encode(), compile_seconds=ms)
+        if isinstance(job, BenchJob):
+            return Measurement(job.device, job.protocol.key, (ms,) * job.protocol.repeat, (Check(1, "as timed", 0.0),))
+        if isinstance(job, BaselineJob):
+            return (ms,) * job.protocol.repeat
+        reference = self.fates[self.name_of(job.reference)].benches[-1]
+        assert isinstance(reference, float)
+        speedup, n = reference / ms, job.protocol.repeat
+        ids = job.candidate.id, job.reference.id
+        return Paired(*ids, (ms,) * n, (reference,) * n, speedup, speedup, speedup, 0.95, (Check(1, "as timed", 0.0),))
+
+    def _describe(self, job: Job) -> str:
+        if isinstance(job, BuildJob):
+            return f"build {self.name_of(job.variant)}"
+        if isinstance(job, BaselineJob):
+            return f"baseline on {job.device.index}"
+        if isinstance(job, PairJob):
+            return f"pair {self.name_of(job.candidate)} with {self.name_of(job.reference)}"
+        return f"bench {self.name_of(job.variant)} on {job.device.index}"

@@ -1,0 +1,204 @@
+"""gemm computes the product on every target: run on the CPU, generated for GPUs, and documented knob by knob."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.family import load_family
+from kernels.gemm import GEMM
+from kernels.layouts import interleave_k
+from runner.artifacts import load_kernel
+from runner.bench import BenchJob
+from runner.build import BuildJob
+from runner.expand import expand
+from runner.prune import prune
+from runner.records import Limits, Measurement, Target, Variant
+from runner.spec import load_spec
+from runner.targets.base import backend
+from tests.workbench import PROTOCOL, Workbench, variant
+
+ROOT = Path(__file__).resolve().parent.parent
+SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
+H200 = Limits(1024, 232_448, 32, ("float16", "float32"))
+C500 = Limits(1024, 65_536, 64, ("float16", "float32"))
+LAPTOP = Limits(None, 4 << 20, None, ("float16", "float32"))
+LIMITS = {"cuda": H200, "maca": C500, "cpu": LAPTOP}
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Workbench]:
+    bench = Workbench()
+    yield bench
+    bench.close()
+
+
+def gemm(m: int, n: int, k: int, dtype: str = "float32", **config: Any) -> Variant:
+    blocks = {"block_M": 32, "block_N": 32, "block_K": 32}
+    return variant("gemm", {"M": m, "N": n, "K": k}, dtype, **{**blocks, **config})
+
+
+class TestOnTheCPU:
+    @pytest.mark.parametrize(
+        "shape, dtype, config",
+        [
+            ((64, 96, 128), "float32", {}),
+            ((64, 96, 128), "float16", {}),
+            ((100, 72, 88), "float32", {}),  # no dimension is a multiple of its block
+            ((100, 72, 88), "float16", {}),
+            ((5, 3, 7), "float32", {}),  # smaller than one block
+            ((1, 1, 1), "float32", {}),
+            ((40, 40, 40), "float32", {"block_M": 24, "block_N": 7, "block_K": 9}),  # odd blocks
+            *(((50, 36, 80), "float32", {"b_interleave": width}) for width in (2, 4, 8, 16)),
+            ((50, 36, 80), "float16", {"b_interleave": 8}),
+        ],
+    )
+    def test_is_the_product(self, bench: Workbench, shape: tuple[int, int, int], dtype: str, config: dict[str, Any]) -> None:
+        done = bench.bench(gemm(*shape, dtype, **config))
+        assert done.failure is None, f"{done.failure}\n{done.output}"
+        measured: Measurement = done.value
+        # One rounding to the output's dtype, and float32 sums in another order.
+        assert measured.max_abs_error <= {"float32": 1e-4, "float16": 2e-2}[dtype]
+
+    def test_what_is_packed_is_what_is_multiplied(self, bench: Workbench) -> None:
+        """Against a product in float64, with matrices that no two layouts would agree on."""
+        of = gemm(20, 24, 32, b_interleave=4)
+        kernel = load_kernel(of, bench.build(of))
+        a, b = torch.arange(20 * 32.0).reshape(20, 32) / 64, torch.arange(32 * 24.0).reshape(32, 24) / 64
+        c = torch.full((20, 24), float("nan"))
+        kernel(*GEMM.pack((a, b), of.config), c)
+        assert torch.allclose(c.double(), a.double() @ b.double(), rtol=1e-6)
+
+
+class TestPacking:
+    @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
+    def test_puts_neighbours_in_k_side_by_side(self, width: int) -> None:
+        b = torch.arange(32 * 6).reshape(32, 6)
+        packed = interleave_k(b, width)
+        assert packed.shape == (32 // width, 6, width) and packed.is_contiguous()
+        assert all(packed[k // width, n, k % width] == b[k, n] for k in range(32) for n in range(6))
+        assert torch.equal(packed.permute(0, 2, 1).reshape(32, 6), b)
+
+    def test_refuses_a_k_that_it_does_not_divide(self) -> None:
+        with pytest.raises(ValueError, match="K=30 is not divisible"):
+            interleave_k(torch.zeros(30, 4), 4)
+
+    def test_leaves_a_alone_and_b_where_nothing_is_interleaved(self) -> None:
+        a, b = torch.zeros(4, 4), torch.zeros(4, 4)
+        assert GEMM.pack((a, b), {"b_interleave": 1}) == (a, b)
+        assert GEMM.pack((a, b), {"b_interleave": 2})[0] is a
+
+
+class TestUnfit:
+    @pytest.mark.parametrize(
+        "kind, config, reason",
+        [
+            ("cuda", {"b_interleave": 16, "block_K": 40}, "block_K=40 is not divisible by b_interleave=16"),
+            ("cpu", {"b_interleave": 16, "block_K": 40}, "block_K=40 is not divisible by b_interleave=16"),
+            ("cuda", {"block_M": 100}, "100x128x64 is not in units of the matrix instruction"),
+            ("maca", {"block_K": 24}, "not in units of the matrix instruction"),
+            ("cuda", {"block_M": 16, "block_N": 16, "threads": 128}, "128 threads are more warps than a 16x16 block"),
+            (
+                "cuda",
+                {"block_M": 256, "block_N": 256, "block_K": 128, "num_stages": 2},
+                "needs 262,144 bytes, the limit is 232,448",
+            ),
+            ("maca", {"num_stages": 3}, "needs 98,304 bytes, the limit is 65,536"),
+            ("cpu", {"block_M": 1024, "block_N": 1024}, "stack for the tiles needs"),
+        ],
+    )
+    def test_says_why_a_config_cannot_run(self, kind: Any, config: dict[str, Any], reason: str) -> None:
+        of = variant("gemm", {"M": 4096, "N": 4096, "K": 4096}, "float16", kind, "sm_90a" if kind == "cuda" else None, **config)
+        said = GEMM.unfit(of.workload, of.config, of.target, LIMITS[kind])
+        assert said is not None and reason in said
+
+    def test_a_k_that_cannot_be_packed(self) -> None:
+        of = variant("gemm", {"M": 64, "N": 64, "K": 100}, kind="cpu", b_interleave=8)
+        assert (
+            GEMM.unfit(of.workload, of.config, of.target, LAPTOP)
+            == "K=100 is not divisible by b_interleave=8, so B cannot be packed"
+        )
+
+    @pytest.mark.parametrize("kind", ["cuda", "maca", "cpu"])
+    def test_has_nothing_against_the_defaults(self, kind: Any) -> None:
+        of = variant("gemm", {"M": 1000, "N": 1000, "K": 1000}, "float16", kind, "sm_90a" if kind == "cuda" else None)
+        assert GEMM.unfit(of.workload, of.config, of.target, LIMITS[kind]) is None
+
+    def test_what_exactly_fits_is_kept(self) -> None:
+        of = variant("gemm", {"M": 256, "N": 256, "K": 256}, "float16", "maca", None, num_stages=2)  # 2 x (128 + 128) x 64 halves
+        assert GEMM.unfit(of.workload, of.config, of.target, C500) is None
+
+
+def configs_of(path: Path, arch: str) -> list[Variant]:
+    """What a sweep file would build for a CUDA architecture, each config once."""
+    spec = load_spec(path, lambda asked: "cuda", load_family)
+    family, target = load_family(spec.family), Target("cuda", arch)
+    expansion = expand(spec, family, target, "code", {})
+    pruned = prune(expansion, family, backend("cuda").limits(target))
+    return [v for v in expansion.variants if v.id not in pruned]
+
+
+class TestForGPUs:
+    @pytest.mark.parametrize("arch, instruction", [("sm_80", "mma_sync"), ("sm_90a", "wgmma")])
+    @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
+    def test_every_config_of_every_sweep_feeds_the_matrix_instruction(self, path: Path, arch: str, instruction: str) -> None:
+        """Generating CUDA needs neither a GPU nor nvcc, and proves what `mma: required` will be told."""
+        variants = configs_of(path, arch)
+        assert variants
+        for of in variants:
+            count, name = backend("cuda").mma(source_of(of)) or (0, "")
+            assert count >= 1 and name.startswith(instruction), of.label()
+
+    def test_maca_gets_a_program_for_every_packing(self) -> None:
+        for width in (1, 2, 4, 8, 16):
+            of = variant("gemm", {"M": 256, "N": 256, "K": 256}, "float16", "maca", b_interleave=width)
+            assert GEMM.program(of.workload, of.config, of.target) is not None
+
+    def test_float32_is_generated_too(self) -> None:
+        of = variant("gemm", {"M": 256, "N": 256, "K": 256}, "float32", "cuda", "sm_80")
+        assert (backend("cuda").mma(source_of(of)) or (0, ""))[0] >= 1
+
+
+def source_of(of: Variant) -> str:
+    """The CUDA that TileLang generates for a variant. Nothing is compiled."""
+    import tilelang
+    from tilelang import tvm
+
+    family, target = load_family(of.workload.family), backend("cuda").compile_options(of.target)["target"]
+    program = family.program(of.workload, of.config, of.target)
+    with tvm.transform.PassContext(opt_level=3, config=of.pass_configs), target:
+        return str(tilelang.lower(program, target=target).kernel_source)
+
+
+def test_every_knob_is_documented_with_its_default_and_its_values() -> None:
+    text = (ROOT / "docs/knobs.md").read_text()
+    rows = dict(re.findall(r"^\| \[`(\w+)`\]\(#\w+\) \| (.+) \|$", text, re.MULTILINE))
+    assert list(rows) == [knob.name for knob in GEMM.knobs]
+    for knob in GEMM.knobs:
+        default, values, *on = (cell.strip() for cell in rows[knob.name].split("|"))
+        assert default == str(knob.default)
+        assert values == (", ".join(map(str, knob.choices)) if knob.choices else "positive integer")
+        assert {kind for kind, said in zip(("cuda", "maca", "cpu"), on) if said != "`null`"} == set(knob.kinds)
+        section = re.search(rf"^## `{knob.name}`\n(.+?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        assert section and all(f"`{kind}`" in section[1] or "all targets" in section[1] for kind in ("cuda", "maca", "cpu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not backend("cuda").devices(), reason="no CUDA device here")
+@pytest.mark.parametrize("width", [1, 4])
+def test_on_a_cuda_device_it_is_built_measured_and_right(width: int) -> None:
+    bench = Workbench()
+    device = backend("cuda").devices()[0]
+    of = variant("gemm", {"M": 1000, "N": 1024, "K": 512}, "float16", "cuda", b_interleave=width)
+    built = bench.do(BuildJob(of), 300)
+    assert built.failure is None, f"{built.failure}\n{built.output}"
+    assert built.value.mma_count >= 1
+    done = bench.do(BenchJob(of, built.value, device, PROTOCOL), 300)
+    bench.close()
+    assert done.failure is None, f"{done.failure}\n{done.output}"
+    assert done.value.max_abs_error <= 0.25 and min(done.value.samples_ms) > 0

@@ -1,0 +1,425 @@
+"""The order of a sweep's stages and what becomes of each variant, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from runner import finals
+from runner.errors import FailureKind, InfrastructureLost, JobFailed
+from runner.executors.base import Executor
+from runner.gate import Reference
+from runner.pipeline import run
+from runner.records import Acceptance, Artifact, Decision, Device, Outcome, Protocol, Ruling, Status, SweepInfo, Target, Variant
+from runner.sweep import Progress, Result, Sweep
+from runner.targets.base import backend
+from tests import outcomes
+from tests.fake_executor import End, FakeExecutor, Fate
+from tests.workbench import PROTOCOL, variant
+
+CUDA = Target("cuda", "sm_90a")
+CPU = Target("cpu", "x86_64")
+LOST, CRASH = JobFailed(FailureKind.LOST, "the node went away"), JobFailed(FailureKind.CRASH, "killed by SIGSEGV")
+DOES_NOT_BUILD = JobFailed(FailureKind.COMPILE_ERROR, "error: no")
+ACCEPT = Acceptance(mma="none", max_spread=3.0)
+
+
+def device(index: int, kind: Any = "cuda") -> Device:
+    return Device(kind, "NVIDIA H200", index, "node")
+
+
+def of(name: str, target: Target = CUDA) -> Variant:
+    return replace(outcomes.variant(), config={"x": name}, target=target)
+
+
+def name_of(variant: Variant) -> str:
+    return str(variant.config["x"])
+
+
+def make_sweep(variants: tuple[Variant, ...], devices: tuple[Device, ...], **changes: Any) -> Sweep:
+    """The first variant is the base. `fetch` fails: what a sweep built itself it need not fetch."""
+
+    def fetch(variant_id: str) -> Artifact:
+        raise AssertionError(f"fetched {variant_id}")
+
+    info: SweepInfo = outcomes.sweep(target=variants[0].target, acceptance=ACCEPT, swept=tuple(variants[0].config))
+    settings: dict[str, Any] = {
+        "info": replace(info, workload=variants[0].workload, device=devices[0]),
+        "variants": variants,
+        "base": variants[0],
+        "pruned": {},
+        "known": {},
+        "protocol": PROTOCOL,
+        "finals": 0,
+        "flops": 1.0,
+        "devices": devices,
+        "baseline_name": "torch.mm",
+        "best": None,
+        "best_variant": None,
+        "fetch": fetch,
+    }
+    return Sweep(**{**settings, **changes})
+
+
+@dataclass
+class Ran:
+    """A sweep over fake jobs: what came of it, by the variants' names."""
+
+    executor: FakeExecutor
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    result: Result = field(default_factory=Result)
+    stages: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def statuses(self) -> dict[str, str]:
+        return {name: outcome.status.value for name, outcome in self.outcomes.items()}
+
+    def timed(self) -> list[str]:
+        return [line.split()[1] for line in self.executor.log if line.startswith("bench")]
+
+    def built(self) -> list[str]:
+        return [line.split()[1] for line in self.executor.log if line.startswith("build")]
+
+
+def play(
+    fates: Mapping[str, Fate],
+    target: Target = CUDA,
+    devices: int = 1,
+    baselines: Mapping[int, list[End]] | None = None,
+    seed: int | None = None,
+    into: Ran | None = None,
+    **changes: Any,
+) -> Ran:
+    """Runs a sweep of the variants that `fates` names, the first of them the base."""
+    executor = FakeExecutor(fates, name_of, baselines, seed)
+    ran = into or Ran(executor)
+    ran.executor = executor
+
+    def emit(outcome: Outcome) -> None:
+        name = name_of(outcome.variant)
+        assert name not in ran.outcomes, f"{name} was settled twice"
+        ran.outcomes[name] = outcome
+
+    def watch(progress: Progress) -> None:
+        ran.stages.append(progress.stage)
+        ran.counts = {status: n for status, n in progress.statuses.items() if n}
+        assert sum(ran.counts.values()) <= progress.total
+
+    variants = tuple(of(name, target) for name in fates)
+    sweep = make_sweep(variants, tuple(device(i, target.kind) for i in range(devices)), **changes)
+    ran.result = run(sweep, executor, emit, watch)
+    return ran
+
+
+def fates(**times: float) -> dict[str, Fate]:
+    """Variants of different sources that take so many milliseconds."""
+    return {name: Fate(name, benches=[ms]) for name, ms in times.items()}
+
+
+def known(name: str, source: str = "", ms: float = 1.0, **changes: Any) -> Outcome:
+    """An outcome of an earlier sweep."""
+    artifact = replace(outcomes.artifact(of(name)), source_hash=source or name, blob=b"")
+    found = outcomes.outcome(variant=of(name), artifact=artifact, measurement=outcomes.measurement(ms))
+    return replace(found, **changes)
+
+
+class TestOrder:
+    @pytest.mark.parametrize("seed", range(8))
+    def test_baseline_then_base_then_the_others(self, seed: int) -> None:
+        ran = play(fates(base=2.0, a=1.0, b=1.5, c=3.0), seed=seed)
+        measured = [line for line in ran.executor.log if not line.startswith("build")]
+        assert measured[:2] == ["baseline on 0", "bench base on 0"] and measured[-1] == "baseline on 0"
+        assert sorted(ran.timed()) == ["a", "b", "base", "c"]
+        assert set(ran.statuses().values()) == {"measured"}
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_on_a_cpu_every_build_comes_before_any_timing(self, seed: int) -> None:
+        log = play(fates(base=2.0, a=1.0, b=1.5), target=CPU, seed=seed).executor.log
+        assert [line.split()[0] for line in log] == ["build"] * 3 + ["baseline"] + ["bench"] * 3 + ["baseline"]
+
+    def test_on_a_gpu_timing_does_not_wait_for_the_last_build(self) -> None:
+        ended = [play(fates(base=2.0, a=1.0, b=1.0, c=1.0), seed=seed).executor.ended for seed in range(20)]
+        assert any(log.index("bench base on 0") < max(log.index(f"build {name}") for name in "abc") for log in ended)
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_every_device_has_a_baseline_of_its_own(self, seed: int) -> None:
+        ran = play(fates(**{f"v{i}": 1.0 for i in range(6)}), devices=2, seed=seed, baselines={0: [1.0], 1: [4.0]})
+        assert set(ran.result.baselines) == {("node", 0), ("node", 1)}
+        for outcome in ran.outcomes.values():
+            assert outcome.baseline and outcome.measurement and outcome.baseline.device == outcome.measurement.device
+            assert outcome.baseline.before_ms[0] == {0: 1.0, 1: 4.0}[outcome.baseline.device.index]
+
+    def test_one_job_at_a_time_on_a_device(self) -> None:
+        log = play(fates(base=1.0, a=1.0, b=1.0)).executor.log
+        assert [line for line in log if "bench" in line] == ["bench base on 0", "bench a on 0", "bench b on 0"]
+
+    def test_the_baseline_is_timed_again_at_the_end(self) -> None:
+        ran = play(fates(base=1.0, a=2.0), baselines={0: [1.0, 1.1]})
+        baseline = ran.result.baselines["node", 0]
+        assert (set(baseline.before_ms), set(baseline.after_ms)) == ({1.0}, {1.1})
+
+    def test_a_deadline_grows_with_the_baseline(self) -> None:
+        quick, slow = (play(fates(base=1.0), baselines={0: [ms]}).executor for ms in (1.0, 1000.0))
+        deadlines = [e.deadlines[e.log.index("bench base on 0")] for e in (quick, slow)]
+        assert deadlines[1] > deadlines[0] + finals.SLOWEST * PROTOCOL.repeat * 0.99
+
+    def test_progress_counts_what_is_settled(self) -> None:
+        ran = play({**fates(base=1.0, a=1.0), "bad": Fate("bad", benches=[CRASH])}, pruned={of("a").id: "too large"})
+        assert ran.counts == {"measured": 1, "pruned": 1, "crash": 1}
+        assert ran.stages[0].startswith("timing") and any(stage.endswith("again") for stage in ran.stages)
+
+
+class TestReference:
+    def test_others_are_compared_with_the_base(self) -> None:
+        ran = play(fates(base=2.0, fast=1.0, slow=4.0))
+        said = {name: next(v for v in o.verdicts if v.rule == "faster") for name, o in ran.outcomes.items()}
+        assert said["fast"].ruling is Ruling.PASS and "2.0000x the base" in said["fast"].evidence
+        assert said["slow"].ruling is Ruling.FAIL and said["base"].ruling is Ruling.NOT_APPLICABLE
+        assert ran.outcomes["base"].is_base and not ran.outcomes["fast"].is_base
+        assert ran.result.reference and ran.result.reference.variant_id == of("base").id
+
+    def test_or_with_the_best_where_there_is_one(self) -> None:
+        best = Reference("best", "f" * 12, "x=older", 1.5)
+        ran = play(fates(base=2.0, fast=1.0), best=best, best_variant=of("older"))
+        assert ran.result.reference == best
+        assert "1.5000x the best" in ran.outcomes["fast"].reason
+        assert ran.outcomes["base"].decision is Decision.REJECTED
+
+    @pytest.mark.parametrize(
+        "fate, status",
+        [
+            (Fate("base", builds=[DOES_NOT_BUILD]), Status.COMPILE_ERROR),
+            (Fate("base", benches=[CRASH]), Status.CRASH),
+            (Fate("base", benches=[LOST]), Status.LOST),
+        ],
+    )
+    def test_a_base_that_fails_holds_up_nobody(self, fate: Fate, status: Status) -> None:
+        ran = play({"base": fate, **fates(a=1.0, b=2.0)}, finals=2)
+        assert ran.statuses() == {"base": status.value, "a": "measured", "b": "measured"}
+        assert ran.result.reference is None and ran.result.finals == {}
+        assert "nothing to compare with" in ran.outcomes["a"].reason
+
+    def test_a_pruned_base_holds_up_nobody(self) -> None:
+        ran = play(fates(base=1.0, a=1.0), pruned={of("base").id: "too large"}, finals=2)
+        assert ran.statuses() == {"base": "pruned", "a": "measured"}
+        assert ran.outcomes["base"].is_base and "base" not in ran.built()
+
+
+class TestFailures:
+    @pytest.mark.parametrize("stage", ["builds", "benches"])
+    def test_what_was_lost_is_tried_once_more(self, stage: str) -> None:
+        fate = Fate("a")
+        setattr(fate, stage, [LOST, 1.0])
+        ran = play({**fates(base=1.0), "a": fate})
+        assert ran.statuses()["a"] == "measured" and ran.outcomes["a"].attempt == 2
+
+    @pytest.mark.parametrize("stage", ["builds", "benches"])
+    def test_and_then_given_up(self, stage: str) -> None:
+        fate = Fate("a")
+        setattr(fate, stage, [LOST])
+        ran = play({**fates(base=1.0, b=1.0), "a": fate})
+        assert ran.statuses() == {"base": "measured", "a": "lost", "b": "measured"}
+        assert ran.outcomes["a"].attempt == 2
+        assert (ran.built() if stage == "builds" else ran.timed()).count("a") == 2
+
+    def test_a_lost_timing_is_not_built_again(self) -> None:
+        ran = play({**fates(base=1.0), "a": Fate("a", benches=[LOST, 1.0])})
+        assert ran.built().count("a") == 1 and ran.timed().count("a") == 2
+
+    @pytest.mark.parametrize("kind", [k for k in FailureKind if k is not FailureKind.LOST])
+    def test_a_kernels_own_failure_is_never_tried_again(self, kind: FailureKind) -> None:
+        ran = play({**fates(base=1.0), "a": Fate("a", benches=[JobFailed(kind, "why", "printed")])})
+        assert ran.timed().count("a") == 1
+        outcome = ran.outcomes["a"]
+        assert outcome.status.value == kind.value and outcome.reason == "why" and outcome.attempt == 1
+        assert outcome.failure and outcome.failure.output == "printed"
+        assert outcome.artifact and outcome.artifact.source == "a"  # what crashed is worth reading
+
+    def test_a_device_that_fails_is_left_out_and_said(self) -> None:
+        ran = play(fates(base=1.0, a=1.0, b=1.0), devices=2, baselines={1: [CRASH]})
+        assert set(ran.statuses().values()) == {"measured"}
+        assert all(o.measurement and o.measurement.device.index == 0 for o in ran.outcomes.values())
+        assert any("left out" in note and "SIGSEGV" in note for note in ran.result.notes)
+
+    def test_when_all_devices_fail_the_sweep_ends(self) -> None:
+        with pytest.raises(InfrastructureLost, match="SIGSEGV"):
+            play(fates(base=1.0, a=1.0), devices=2, baselines={0: [CRASH], 1: [CRASH]})
+
+    def test_a_baseline_that_fails_at_the_end_costs_nothing_that_was_measured(self) -> None:
+        ran = play(fates(base=1.0, a=1.0), baselines={0: [1.0, CRASH]})
+        assert set(ran.statuses().values()) == {"measured"}
+        assert ran.result.baselines["node", 0].after_ms == () and "after the sweep failed" in ran.result.notes[0]
+
+
+class TestDuplicates:
+    @pytest.mark.parametrize("seed", range(8))
+    def test_take_their_twins_measurement(self, seed: int) -> None:
+        ran = play({**fates(base=2.0), "a": Fate("same"), "b": Fate("same"), "c": Fate("same")}, seed=seed)
+        twins = {name: ran.outcomes[name] for name in "abc"}
+        (first,) = [o for o in twins.values() if o.status is Status.MEASURED]
+        others = [o for o in twins.values() if o.status is Status.DUPLICATE]
+        assert len(others) == 2 and sum(name in "abc" for name in ran.timed()) == 1
+        for outcome in others:
+            assert outcome.duplicate_of == first.variant.id
+            assert outcome.measurement == first.measurement and outcome.decision is first.decision
+            assert outcome.artifact and outcome.artifact.variant_id == outcome.variant.id
+            assert name_of(first.variant) in outcome.reason
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_of_the_base_wait_for_the_base(self, seed: int) -> None:
+        ran = play({"base": Fate("same"), "a": Fate("same"), **fates(b=1.0)}, seed=seed)
+        assert ran.timed() == ["base", "b"]
+        assert ran.statuses() == {"base": "measured", "a": "duplicate", "b": "measured"}
+        assert ran.outcomes["a"].duplicate_of == of("base").id
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_share_a_failure(self, seed: int) -> None:
+        ran = play(
+            {**fates(base=2.0), "a": Fate("same", benches=[CRASH]), "b": Fate("same", benches=[CRASH])}, target=CPU, seed=seed
+        )
+        assert ran.statuses() == {"base": "measured", "a": "crash", "b": "crash"}
+        assert len([n for n in ran.timed() if n != "base"]) == 1
+        assert any("same generated source" in ran.outcomes[name].reason for name in "ab")
+
+    def test_are_found_among_what_is_known(self) -> None:
+        earlier = known("earlier", source="same", ms=1.0)
+        ran = play(
+            {**fates(base=2.0), "earlier": Fate("same"), "a": Fate("same")},
+            known={earlier.variant.id: earlier},
+        )
+        assert ran.statuses() == {"base": "measured", "a": "duplicate"} and ran.timed() == ["base"]
+        assert ran.outcomes["a"].duplicate_of == earlier.variant.id
+
+    def test_a_base_with_a_known_twin_is_compared_with_all_the_same(self) -> None:
+        earlier = known("earlier", source="same", ms=2.0)
+        ran = play(
+            {"base": Fate("same", benches=[2.0]), "earlier": Fate("same"), **fates(fast=1.0)},
+            known={earlier.variant.id: earlier},
+            finals=1,
+        )
+        assert ran.statuses() == {"base": "duplicate", "fast": "measured"}
+        assert ran.result.reference and ran.result.reference.variant_id == of("base").id
+        assert "2.0000x the base" in ran.outcomes["fast"].reason
+        assert "pair fast with base" in ran.executor.log  # with the artifact that was built here
+
+
+class TestKnown:
+    def test_is_not_measured_again(self) -> None:
+        earlier = {o.variant.id: o for o in (known("base", ms=2.0), known("a"))}
+        ran = play(fates(base=2.0, a=1.0, b=1.0), known=earlier)
+        assert ran.statuses() == {"b": "measured"} and ran.built() == ["b"] and ran.timed() == ["b"]
+        assert "2.0000x the base" in ran.outcomes["b"].reason
+
+    def test_alone_starts_nothing(self) -> None:
+        earlier = {o.variant.id: o for o in (known("base"), known("a"))}
+        assert play(fates(base=2.0, a=1.0), known=earlier, finals=3).executor.log == []
+
+    def test_a_known_failure_stays_one(self) -> None:
+        failed = replace(outcomes.outcome(Status.CRASH), variant=of("a"))
+        ran = play(fates(base=2.0, a=1.0), known={failed.variant.id: failed})
+        assert ran.statuses() == {"base": "measured"}
+
+
+class TestFinals:
+    TIMES: Mapping[str, float] = {"base": 4.0, "a": 1.0, "b": 2.0, "c": 3.0, "slow": 5.0}
+
+    def pairs(self, ran: Ran) -> list[str]:
+        return [line for line in ran.executor.log if line.startswith("pair")]
+
+    def test_pair_the_best_few_with_the_base(self) -> None:
+        ran = play(fates(**self.TIMES), finals=2)
+        assert self.pairs(ran) == ["pair a with base", "pair b with base"]
+        assert {name: ran.result.finals[of(name).id].speedup for name in "ab"} == {"a": 4.0, "b": 2.0}
+        assert ran.executor.log[-3] == "baseline on 0"  # the sweep's last word on drift comes before
+
+    def test_only_what_passes_every_rule_plays(self) -> None:
+        assert self.pairs(play(fates(base=4.0, slow=5.0), finals=3)) == []
+
+    def test_take_enough_pairs_for_an_interval(self) -> None:
+        ran = play(fates(base=2.0, a=1.0), finals=1)
+        (paired,) = ran.result.finals.values()
+        assert len(paired.candidate_ms) == finals.MIN_PAIRS > PROTOCOL.repeat
+
+    def test_pair_with_the_best_where_there_is_one(self) -> None:
+        fetched: list[str] = []
+
+        def fetch(variant_id: str) -> Artifact:
+            fetched.append(variant_id)
+            return replace(outcomes.artifact(of("older")), blob=b"older")
+
+        best = Reference("best", of("older").id, "x=older", 4.5)
+        played = {**fates(base=4.0, a=1.0), "older": Fate("older", benches=[4.5])}
+        ran = play(
+            played,
+            pruned={},
+            known={of("older").id: known("older", ms=4.5)},
+            best=best,
+            best_variant=of("older"),
+            fetch=fetch,
+            finals=1,
+        )
+        assert self.pairs(ran) == ["pair a with older"] and fetched == [of("older").id]
+
+    def test_a_final_that_fails_is_told_and_the_others_go_on(self) -> None:
+        played = {**fates(base=4.0, b=2.0), "a": Fate("a", benches=[1.0, CRASH])}
+        ran = play(played, finals=2)
+        assert list(ran.result.finals) == [of("b").id]
+        assert any("SIGSEGV" in note for note in ran.result.notes)
+
+    def test_none_are_asked_for(self) -> None:
+        assert self.pairs(play(fates(**self.TIMES), finals=0)) == []
+
+
+class TestInterrupt:
+    def test_keeps_what_was_measured_and_cancels_the_rest(self) -> None:
+        ran = play({**fates(base=1.0), "a": Fate("a", benches=[KeyboardInterrupt()]), **fates(b=1.0)})
+        assert ran.result.interrupted
+        assert ran.statuses() == {"base": "measured", "a": "cancelled", "b": "cancelled"}
+        assert ran.outcomes["a"].failure
+
+    def test_during_the_builds(self) -> None:
+        ran = play({"base": Fate("base", builds=[KeyboardInterrupt()]), **fates(a=1.0)}, pruned={of("a").id: "too large"})
+        assert ran.statuses() == {"base": "cancelled", "a": "pruned"} and ran.outcomes["base"].is_base
+
+    def test_during_the_finals_cancels_nothing_that_is_settled(self) -> None:
+        ran = play({**fates(base=4.0), "a": Fate("a", benches=[1.0, KeyboardInterrupt()])}, finals=1)
+        assert ran.result.interrupted and ran.statuses() == {"base": "measured", "a": "measured"}
+
+
+def test_a_real_sweep_with_every_sort_of_kernel() -> None:
+    from runner.executors.inline import InlineExecutor
+
+    family, shape = "tests.broken_families:MIXED", {"M": 8, "N": 16}
+    behaviours = ("SLOW", "RIGHT", "NOTHING", "CRASHES", "DOES_NOT_COMPILE")
+    variants = (*(variant(family, shape, behaviour=b) for b in behaviours), variant(family, shape, behaviour="RIGHT", block=2))
+    pruned = variant(family, shape, behaviour="RIGHT", block=3)
+    settled: list[Outcome] = []
+    executor: Executor = InlineExecutor()
+    sweep = make_sweep(
+        (*variants, pruned), backend("cpu").devices(), finals=1, pruned={pruned.id: "block is 3"}, protocol=Protocol(1, 7)
+    )
+    try:
+        result = run(sweep, executor, settled.append, lambda progress: None)
+    finally:
+        executor.close()
+    found = {(str(o.variant.config["behaviour"]), o.variant.config["block"]): o for o in settled}
+    assert {key: o.status.value for key, o in found.items()} == {
+        ("SLOW", 1): "measured",
+        ("RIGHT", 1): "measured",
+        ("RIGHT", 2): "duplicate",
+        ("RIGHT", 3): "pruned",
+        ("NOTHING", 1): "wrong_result",
+        ("CRASHES", 1): "crash",
+        ("DOES_NOT_COMPILE", 1): "compile_error",
+    }
+    right = found["RIGHT", 1]
+    assert right.decision is Decision.CANDIDATE, right.reason
+    assert right.artifact and "negate" in right.artifact.source and right.artifact.compile_seconds > 0
+    assert found["RIGHT", 2].duplicate_of == right.variant.id
+    assert found["CRASHES", 1].failure and "about to crash" in found["CRASHES", 1].failure.output
+    assert "no_such_name" in found["DOES_NOT_COMPILE", 1].reason
+    assert result.finals[right.variant.id].low > 2.0
+    assert all(b.before_ms and b.after_ms for b in result.baselines.values())
