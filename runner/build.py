@@ -13,6 +13,7 @@ from pathlib import Path
 
 from runner.artifacts import cache_in, compile_kernel, environment, pack
 from runner.errors import FailureKind, JobFailed
+from runner.process.worker import first_line
 from runner.records import Artifact, Variant
 from runner.targets.base import backend
 
@@ -41,8 +42,8 @@ def build(job: BuildJob) -> Artifact:
             raise
         except Exception as error:
             print(str(error)[-MESSAGE_TAIL:], file=sys.stderr)
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            raise JobFailed(FailureKind.COMPILE_ERROR, compiler_error(str(error)) or lines[0][:500]) from error
+            said = compiler_error(str(error)) or f"{type(error).__name__}: {first_line(error)}"[:500]
+            raise JobFailed(FailureKind.COMPILE_ERROR, said) from error
         seconds = time.perf_counter() - started
         source, launch = kernel.get_kernel_source(), kernel.get_host_source()
         blob = pack(Path(folder))

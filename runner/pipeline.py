@@ -64,7 +64,7 @@ class _Run:
             self.result.interrupted = True
             for variant in self.sweep.variants:
                 if variant.id not in self.settled:
-                    self._settle(settle.cancelled(variant, self._is_base(variant)))
+                    self._settle(settle.cancelled(variant, self._is_base(variant), self._attempt(variant)))
         return self.result
 
     def _take_known(self) -> None:
@@ -178,7 +178,7 @@ class _Run:
             self._refer_to_base(done.value)
         baseline = self.result.baselines[device_key(job.device)]
         acceptance, flops, reference = self.sweep.info.acceptance, self.sweep.flops, self.result.reference
-        base, attempt = self._is_base(variant), self.attempts[variant.id]
+        base, attempt = self._is_base(variant), self._attempt(variant)
         outcome = settle.measured(variant, artifact, done.value, baseline, acceptance, flops, reference, base, attempt)
         self.by_source[artifact.source_hash] = outcome
         self.contenders.add(outcome)
@@ -187,7 +187,7 @@ class _Run:
             self._settle_duplicate(twin, twin_artifact, outcome)
 
     def _settle_duplicate(self, variant: Variant, artifact: Artifact, twin: Outcome) -> None:
-        outcome = settle.duplicate(variant, artifact, twin, self._is_base(variant))
+        outcome = settle.duplicate(variant, artifact, twin, self._is_base(variant), self._attempt(variant))
         if self._is_base(variant) and twin.measurement is not None:  # a twin from an earlier sweep
             self._refer_to_base(twin.measurement)
             self.contenders.add(outcome)
@@ -205,12 +205,16 @@ class _Run:
         return failure.kind is FailureKind.LOST and self.attempts[variant.id] < ATTEMPTS
 
     def _fail(self, variant: Variant, failure: JobFailed, artifact: Artifact | None = None) -> None:
-        self._settle(settle.failed(variant, failure, self._is_base(variant), self.attempts[variant.id], artifact))
+        self._settle(settle.failed(variant, failure, self._is_base(variant), self._attempt(variant), artifact))
 
     def _settle(self, outcome: Outcome) -> None:
         self.settled.add(outcome.variant.id)
         self.progress.statuses[outcome.status.value] += 1
         self._emit(outcome)
+
+    def _attempt(self, variant: Variant) -> int:
+        """Counted on from what this sweep tried before it was taken up again: a record is known by variant and attempt."""
+        return self.sweep.attempts.get(variant.id, 0) + max(1, self.attempts[variant.id])
 
     def _is_base(self, variant: Variant) -> bool:
         return variant.id == self.sweep.base.id

@@ -38,6 +38,8 @@ class Planned:
     known: Mapping[str, Stored]
     best: Best | None
     notes: tuple[str, ...]
+    settings: tuple[str, ...]
+    fresh: bool
 
     @property
     def missing(self) -> tuple[Variant, ...]:
@@ -45,17 +47,26 @@ class Planned:
         return tuple(v for v in self.expansion.variants if v.id not in self.known and v.id not in self.pruned)
 
 
-def plan(path: str, target: str | None, settings: Sequence[str], find: Find, store: Store, fresh: bool = False) -> Planned:
+def plan(
+    path: str,
+    target: str | None,
+    settings: Sequence[str],
+    find: Find,
+    store: Store,
+    fresh: bool = False,
+    again: SweepInfo | None = None,
+) -> Planned:
     """Read, expand, prune, and look up what is known. `fresh` takes nothing over from earlier sweeps.
 
-    Raises SpecError or RequestError for what cannot be done as written.
+    `again` is a sweep that is taken up again: its own file's text is read. Raises SpecError or RequestError for what
+    cannot be done as written.
     """
     said: list[str] = []
 
     def choose(asked: str) -> TargetKind:
         return _choose(target or asked, find, said)
 
-    spec = load_spec(path, choose, load_family, settings)
+    spec = load_spec(path, choose, load_family, settings, again.text if again else None)
     family = load_family(spec.family)
     devices, left_out = _one_model(find(spec.kind))
     resolved = backend(spec.kind).target(spec.arch)
@@ -65,13 +76,23 @@ def plan(path: str, target: str | None, settings: Sequence[str], find: Find, sto
     best = None
     if devices:
         ids = [v.id for v in expansion.variants if v.id not in pruned]
-        known = {} if fresh else store.known(spec.workload, devices[0].model, ids)
+        known = store.known(spec.workload, devices[0].model, ids)
+        if fresh:
+            known = {i: stored for i, stored in known.items() if again and stored.sweep_id == again.id}
         best = Registry(store).best(spec.workload, devices[0].model)
-    return Planned(spec, family, expansion, pruned, devices, known, best, (*said, *left_out, *spec.notes))
+    return Planned(spec, family, expansion, pruned, devices, known, best, (*said, *left_out, *spec.notes), tuple(settings), fresh)
 
 
-def sweep_of(planned: Planned, store: Store) -> Sweep:
-    """The engine's view of a plan. Raises RequestError where there is no device to measure on."""
+def plan_again(info: SweepInfo, find: Find, store: Store) -> Planned:
+    """The plan of a sweep that was started before: the same text, target and settings, less what is measured."""
+    return plan(info.file, info.target.kind, info.settings, find, store, info.fresh, info)
+
+
+def sweep_of(planned: Planned, store: Store, again: SweepInfo | None = None) -> Sweep:
+    """The engine's view of a plan, as a sweep of its own or as one that is taken up `again`.
+
+    Raises RequestError where there is no device to measure on.
+    """
     spec = planned.spec
     if not planned.devices:
         raise RequestError(
@@ -80,7 +101,7 @@ def sweep_of(planned: Planned, store: Store) -> Sweep:
     best, reference = _comparable_best(planned)
     base = planned.expansion.base
     info = SweepInfo(
-        id=uuid.uuid4().hex[:8],
+        id=again.id if again else uuid.uuid4().hex[:8],
         name=spec.name,
         question=spec.question,
         file=spec.file,
@@ -92,6 +113,8 @@ def sweep_of(planned: Planned, store: Store) -> Sweep:
         acceptance=spec.acceptance,
         swept=spec.swept,
         notes=planned.notes,
+        settings=planned.settings,
+        fresh=planned.fresh,
         commit=git_commit(),
     )
     flops = planned.family.flops(spec.workload)
@@ -117,6 +140,7 @@ def sweep_of(planned: Planned, store: Store) -> Sweep:
         best_variant=best.stored.outcome.variant if best else None,
         fetch=fetch,
         search=(str(Path.cwd()),),
+        attempts=store.attempts(again) if again else {},
     )
 
 

@@ -310,6 +310,8 @@ class SweepInfo:
     acceptance: Acceptance
     swept: tuple[str, ...]  # knobs that vary, in the file's order
     notes: tuple[str, ...] = ()  # what was said aloud: overrides by target, the target chosen by `auto`
+    settings: tuple[str, ...] = ()  # `--set` options
+    fresh: bool = False  # nothing was taken over from earlier sweeps
     commit: str = ""  # git commit of the working tree, "+dirty" when it was changed; empty outside git
 
 
@@ -362,6 +364,11 @@ def measurement_from_dict(data: Mapping[str, Any]) -> Measurement:
             "checks": tuple(Check(**c) for c in data["checks"]),
         }
     )
+
+
+def paired_from_dict(data: Mapping[str, Any]) -> Paired:
+    samples = {k: tuple(data[k]) for k in ("candidate_ms", "reference_ms")}
+    return Paired(**{**data, **samples, "checks": tuple(Check(**c) for c in data["checks"])})
 
 
 def baseline_from_dict(data: Mapping[str, Any]) -> Baseline:

@@ -20,9 +20,11 @@ def failed(variant: Variant, failure: JobFailed, is_base: bool, attempt: int, ar
     )
 
 
-def cancelled(variant: Variant, is_base: bool) -> Outcome:
+def cancelled(variant: Variant, is_base: bool, attempt: int) -> Outcome:
     reason = "interrupted before it was measured"
-    return Outcome(variant, Status.CANCELLED, reason, Decision.REJECTED, failure=Failure(reason), is_base=is_base)
+    return Outcome(
+        variant, Status.CANCELLED, reason, Decision.REJECTED, failure=Failure(reason), is_base=is_base, attempt=attempt
+    )
 
 
 def measured(
@@ -53,7 +55,7 @@ def measured(
     )
 
 
-def duplicate(variant: Variant, artifact: Artifact, twin: Outcome, is_base: bool) -> Outcome:
+def duplicate(variant: Variant, artifact: Artifact, twin: Outcome, is_base: bool, attempt: int) -> Outcome:
     """The generated source is the twin's, so its measurement and verdicts are taken over."""
     reason = f"same generated source as {twin.variant.label()}, whose measurement this is: {twin.reason}"
     return Outcome(
@@ -67,4 +69,5 @@ def duplicate(variant: Variant, artifact: Artifact, twin: Outcome, is_base: bool
         twin.baseline,
         duplicate_of=twin.variant.id,
         is_base=is_base,
+        attempt=attempt,
     )

@@ -63,13 +63,15 @@ def load_spec(
     choose: Callable[[str], TargetKind],
     load_family: Callable[[str], Family],
     settings: Sequence[str] = (),
+    text: str | None = None,
 ) -> SweepSpec:
     """Reads a sweep file for the target that `choose` makes of its `target:` ("auto" where it has none).
 
-    `settings` are `--set` options, `PATH=VALUE`; they win over the file's `on:`. Raises SpecError.
+    `settings` are `--set` options, `PATH=VALUE`; they win over the file's `on:`. `text` is the file's content where it
+    is known already: a sweep that is taken up again reads what it was started with. Raises SpecError.
     """
     file = str(path)
-    text = _text_of(Path(path))
+    text = _text_of(Path(path)) if text is None else text
     root = load(text, file)
     if root.value is None:
         raise SpecError("the file is empty: it needs at least name, kernel and workload", file)

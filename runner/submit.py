@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from runner import stats
 from runner.executors.base import Executor
 from runner.finals import device_key
-from runner.gate import DRIFT_LIMIT, decide, judge_pair
+from runner.gate import DRIFT_LIMIT, Reference, decide, judge_pair
 from runner.pipeline import run
 from runner.records import TIMED, Decision, Outcome, RankedRow
 from runner.sweep import Progress, Result, Sweep
+from tracking.recorder import Recorder
 from tracking.store import Store
 
 
@@ -27,6 +28,7 @@ class Report:
     notes: tuple[str, ...]
     interrupted: bool
     parent: str  # MLflow run id; empty where nothing was started
+    pending: int = 0  # records that MLflow has not got yet
 
     @property
     def candidate(self) -> RankedRow | None:
@@ -45,32 +47,36 @@ def submit(
     executor: Executor,
     watch: Callable[[Progress], None],
     tell: Callable[[Outcome], None],
+    say: Callable[[str], None],
 ) -> Report:
     """Measure what is missing. `runs` are the run ids of what is known. Raises InfrastructureLost when all devices are gone.
 
-    Every outcome is written, and then told, as soon as it is known; whatever ends this early loses nothing measured.
+    Every outcome is recorded, and then told, as soon as it is known; whatever ends this early loses nothing measured.
     """
     outcomes: dict[str, Outcome] = dict(sweep.known)
-    run_ids = dict(runs)
-    parent = store.open_sweep(sweep.info, len(sweep.variants))
+    recorder = Recorder(store, sweep.info, len(sweep.variants), sweep.flops, say)
 
     def emit(outcome: Outcome) -> None:
-        run_ids[outcome.variant.id] = store.write(parent, sweep.info, outcome, sweep.flops)
+        recorder.write(outcome)
         outcomes[outcome.variant.id] = _without_blob(outcome)
         tell(outcome)
 
-    status = "FAILED"
+    def run_ids() -> dict[str, str]:
+        return {i: runs.get(i) or recorder.run_id(o) for i, o in outcomes.items()}
+
     try:
         result = run(sweep, executor, emit, watch)
         drifts = _drifts(result)
-        _amend(sweep, store, result, drifts, outcomes, run_ids)
-        report = report_of(sweep, outcomes, run_ids, result, drifts, parent)
-        status = "KILLED" if result.interrupted else "FINISHED"
-        store.close_sweep(parent, sweep.info, report.rows, failures(report), summary(report), status, sweep.flops)
+        _amend(sweep, recorder, result, drifts, outcomes, runs)
+        report = report_of(sweep, outcomes, run_ids(), result, drifts, recorder.parent)
     except BaseException:
-        store.close_sweep(parent, sweep.info, (), {}, "ended early: what was measured is kept", status, sweep.flops)
+        recorder.close((), {}, "ended early: what was measured is kept", "FAILED")
         raise
-    return report
+    recorder.close(report.rows, failures(report), summary(report), "KILLED" if result.interrupted else "FINISHED")
+    if recorder.pending:
+        waiting = f"{recorder.pending} records wait for MLflow; the next `sweep submit` or `sweep resume` here brings them there"
+        return replace(report, notes=(*report.notes, waiting), pending=recorder.pending)
+    return replace(report, rows=tuple(replace(r, run_id=run_ids()[r.outcome.variant.id]) for r in report.rows))
 
 
 def taken_over(sweep: Sweep, runs: Mapping[str, str]) -> Report:
@@ -91,8 +97,7 @@ def report_of(
         RankedRow(run_ids[i], o, result.finals.get(i), reused=i in sweep.known) for i, o in outcomes.items() if o.status in TIMED
     ]
     others = [(run_ids[i], o) for i, o in outcomes.items() if o.status not in TIMED]
-    reference = result.reference.variant_id if result.reference else ""
-    ranked = sorted(rows, key=lambda row: _rank(row, reference))
+    ranked = sorted(rows, key=lambda row: _latency(row, result.reference))
     return Report(sweep, tuple(ranked), tuple(others), drifts, tuple(result.notes), result.interrupted, parent)
 
 
@@ -107,24 +112,24 @@ def summary(report: Report) -> str:
     row = report.candidate
     if row is None:
         return f"{tried}; no candidate: nothing passes every rule and is faster than what there is"
-    return f"{tried}; candidate {row.outcome.variant.label(report.sweep.info.swept)} ({row.run_id[:8]}): {row.outcome.reason}"
+    return f"{tried}; candidate {row.outcome.variant.label(report.sweep.info.swept) or 'base'}: {row.outcome.reason}"
 
 
-def _rank(row: RankedRow, reference: str) -> tuple[int, float]:
-    """Finalists and their reference by paired speedup, since those were measured side by side; the rest by median."""
+def _latency(row: RankedRow, reference: Reference | None) -> float:
+    """Milliseconds to rank by: a finalist's are the reference's over its paired speedup, since those two ran side by side."""
     assert row.outcome.measurement is not None
-    if row.paired is not None or row.outcome.variant.id == reference:
-        return 0, -(row.paired.speedup if row.paired else 1.0)
-    return 1, stats.median(row.outcome.measurement.samples_ms)
+    if row.paired is not None and reference is not None:
+        return reference.median_ms / row.paired.speedup
+    return stats.median(row.outcome.measurement.samples_ms)
 
 
 def _amend(
     sweep: Sweep,
-    store: Store,
+    recorder: Recorder,
     result: Result,
     drifts: Mapping[tuple[str, int], float],
     outcomes: dict[str, Outcome],
-    run_ids: Mapping[str, str],
+    runs: Mapping[str, str],
 ) -> None:
     """Write what only the end of a sweep tells: paired speedups, the decisions that follow, and drift beyond the limit."""
     role = result.reference.role if result.reference else "base"
@@ -141,7 +146,7 @@ def _amend(
             decision, reason = decide(verdicts)
             outcomes[variant_id] = outcome = replace(outcome, verdicts=verdicts, decision=decision, reason=reason)
         if paired is not None or drift is not None:
-            store.amend(run_ids[variant_id], outcome.decision, outcome.reason, outcome.verdicts, paired, drift)
+            recorder.amend(outcome, runs.get(variant_id, ""), paired, drift)
 
 
 def _drifts(result: Result) -> dict[tuple[str, int], float]:

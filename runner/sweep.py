@@ -28,6 +28,7 @@ class Sweep:
     best_variant: Variant | None
     fetch: Callable[[str], Artifact]  # the artifact of a known variant or of the best, with its blob
     search: tuple[str, ...] = ()
+    attempts: Mapping[str, int] = field(default_factory=dict)  # variant id -> tries of this sweep before it was taken up again
 
 
 @dataclass

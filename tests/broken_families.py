@@ -116,3 +116,13 @@ class Mixed(Negation):
 
 
 MIXED = Mixed(RIGHT_CODE)
+
+
+class Unprogrammable(Negation):
+    """Raises where it should describe a kernel."""
+
+    def program(self, workload: Workload, config: Mapping[str, Value], target: Target) -> Any:
+        raise ValueError("the family's own fault")
+
+
+NO_PROGRAM = Unprogrammable(RIGHT_CODE)

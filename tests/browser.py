@@ -14,9 +14,17 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 # Without the background flags Chromium looks for its maker's servers, which a closed network answers slowly or not at all.
 FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    " --disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1700,900"
-).split()
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1700,900",
+)
 PATIENCE = 90.0
 
 

@@ -94,6 +94,22 @@ class Store:
         return written[key]
 
     @guarded
+    def attempts(self, info: SweepInfo) -> dict[str, int]:
+        """How often a sweep has recorded each variant, by its id."""
+        found: dict[str, int] = {}
+        for variant_id, attempt in self._index(info):
+            found[variant_id] = max(attempt, found.get(variant_id, 0))
+        return found
+
+    @guarded
+    def run_of(self, info: SweepInfo, variant_id: str, attempt: int) -> str:
+        """The run that a sweep wrote for a variant. Raises NotFound where it wrote none."""
+        found = self._index(info).get((variant_id, attempt))
+        if found is None:
+            raise NotFound(f"sweep {info.id} wrote no run for variant {variant_id}")
+        return found
+
+    @guarded
     def amend(
         self,
         run_id: str,

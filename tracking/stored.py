@@ -110,6 +110,7 @@ def sweep_info(data: Mapping[str, Any]) -> SweepInfo:
             "acceptance": Acceptance(**data["acceptance"]),
             "swept": tuple(data["swept"]),
             "notes": tuple(data["notes"]),
+            "settings": tuple(data.get("settings", ())),
         }
     )
 

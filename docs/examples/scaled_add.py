@@ -40,7 +40,8 @@ class ScaledAdd:
             if target.kind == "cpu":
                 from tilelang.cpu.language import Kernel
 
-                return Kernel(*blocks)
+                # The C compiler is called without -O, so the code asks for it itself.
+                return Kernel(*blocks, prelude='#pragma GCC optimize("O3")\n')
             return T.Kernel(*blocks, threads=config["threads"])
 
         @T.prim_func

@@ -33,7 +33,10 @@ class Watcher:
         self.stage = progress.stage
 
     def tell(self, outcome: Outcome) -> None:
-        self.console.print(outcome_line(outcome, self.sweep.info.swept, self.sweep.flops), markup=False)
+        self.console.print(outcome_line(outcome, self.sweep.info.swept, self.sweep.flops), markup=False, soft_wrap=True)
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, soft_wrap=True)
 
     def _best(self, progress: Progress) -> str:
         best = progress.best

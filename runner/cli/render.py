@@ -18,6 +18,7 @@ from runner.gate import DRIFT_LIMIT
 from runner.planning import Planned
 from runner.records import Baseline, Outcome, RankedRow, to_dict
 from runner.submit import Report, failures
+from tracking.recorder import Replayed
 from tracking.registry import Best, BestVersion
 from tracking.store import Stored, StoredSweep
 
@@ -94,6 +95,13 @@ def header(plan: Planned) -> list[str]:
     return [asked, f"{plan.spec.workload.name} on {where}", *_notes(plan.notes), *best]
 
 
+def replayed(late: Replayed) -> str:
+    """What became of records that an earlier command could not bring to MLflow."""
+    if late.problem:
+        return f"records of sweep {late.sweep_id} still wait: {late.problem}"
+    return f"brought {late.records} records of sweep {late.sweep_id} to MLflow, which an earlier command could not"
+
+
 def report(found: Report, flops: float) -> list[Any]:
     """What a sweep came to: the ranked table, the failures by reason, where to look, what to type next."""
     swept = found.sweep.info.swept
@@ -104,8 +112,14 @@ def report(found: Report, flops: float) -> list[Any]:
     if found.others:
         parts += [f"not measured, {len(found.others)}:", *(f"  {n} x {why}" for why, n in failures(found).items())]
     row = found.candidate
+    if found.interrupted:
+        parts += ["", f"interrupted; `sweep resume {found.sweep.info.id}` measures the rest"]
     if row is not None:
-        parts += ["", f"candidate: {row.outcome.variant.label(swept) or 'base'}", f"  runner accept {row.run_id[:8]}"]
+        parts += [
+            "",
+            f"candidate: {row.outcome.variant.label(swept) or 'base'}",
+            f"  runner accept {row.run_id[:8] or row.outcome.variant.id}",
+        ]
     elif found.rows:
         best = found.sweep.best
         stands = f"the best stands, {best.label}" if best else "nothing passes every rule and is faster than the base"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,6 +13,9 @@ FILE = click.argument("file", type=click.Path())
 TARGET = click.option("--target", metavar="KIND", help="maca, cuda, cpu, or auto: the best kind there is. Overrides the file's.")
 SET = click.option(
     "--set", "settings", multiple=True, metavar="K=V", help="Change one value of the file: --set measure.repeat=100."
+)
+ADDRESS = click.option(
+    "--address", envvar="RAY_ADDRESS", help="A Ray cluster, as host:port. Without it a Ray is started here for the sweep."
 )
 FRESH = click.option("--fresh", is_flag=True, help="Take nothing over from earlier sweeps: measure everything again.")
 JSON = click.option("--json", "json_", is_flag=True, help="Print data instead of text.")
@@ -58,9 +62,7 @@ def plan(file: str, target: str | None, settings: tuple[str, ...], fresh: bool, 
 
 @main.command()
 @FILE
-@click.option(
-    "--address", envvar="RAY_ADDRESS", help="A Ray cluster, as host:port. Without it a Ray is started here for the sweep."
-)
+@ADDRESS
 @TARGET
 @SET
 @FRESH
@@ -71,40 +73,27 @@ def submit(file: str, address: str | None, target: str | None, settings: tuple[s
     Example:  sweep submit sweeps/interleave.yaml
               sweep submit sweeps/interleave.yaml --target cuda --set measure.repeat=100
     """
-    from runner.cli import render
-    from runner.cli.progress import watching
-    from runner.errors import RunnerError
-    from runner.planning import local_devices, sweep_of
     from runner.planning import plan as make_plan
-    from runner.submit import submit as run_sweep
-    from runner.submit import taken_over
-    from tracking.store import Store
 
-    store, console = Store(), render.console()
-    executor = _ray(address) if address else None
-    find = executor.devices if executor else local_devices
-    try:
-        planned = make_plan(file, target, settings, find, store, fresh)
-        sweep = sweep_of(planned, store)
-        runs = {k: v.run_id for k, v in planned.known.items()}
-        for line in render.header(planned):
-            console.print(line, markup=False)
-        if not planned.missing:
-            console.print("everything is measured already: nothing was started (--fresh measures again)")
-            report = taken_over(sweep, runs)
-        else:
-            store.check()
-            executor = executor or _ray(None)
-            with watching(console, sweep) as watcher:
-                report = run_sweep(sweep, store, runs, executor, watcher.watch, watcher.tell)
-    finally:
-        if executor is not None:
-            executor.close()
-    _show([*render.report(report, sweep.flops), *_where(store, report)])
-    if report.interrupted:
-        raise SystemExit(130)
-    if not report.rows:
-        raise RunnerError("nothing could be measured")
+    _run(address, lambda find, store: (make_plan(file, target, settings, find, store, fresh), None))
+
+
+@main.command()
+@click.argument("sweep")
+@ADDRESS
+def resume(sweep: str, address: str | None) -> None:
+    """Take up a sweep that was interrupted or killed: measure what is missing, and end its record.
+
+    \b
+    Example:  sweep resume 1f0c
+    """
+    from runner.planning import plan_again
+
+    def make(find: Any, store: Any) -> Any:
+        info = store.sweep_info(store.find_sweep(sweep))
+        return plan_again(info, find, store), info
+
+    _run(address, make)
 
 
 @main.command("list")
@@ -150,6 +139,46 @@ def status(sweep: str, json_: bool) -> None:
     _show([render.sweeps([found]), *([render.table(headers, lines)] if rows else []), where])
 
 
+def _run(address: str | None, make: Callable[[Any, Any], Any]) -> None:
+    """Plan with what `make` gives, measure what is missing, show what came of it. Ends the process with its exit code."""
+    from runner.cli import render
+    from runner.cli.interrupt import INTERRUPTED, twice_is_now
+    from runner.cli.progress import watching
+    from runner.errors import RunnerError
+    from runner.planning import local_devices, sweep_of
+    from runner.submit import submit as run_sweep
+    from runner.submit import taken_over
+    from tracking.recorder import replay_all
+    from tracking.store import Store
+
+    store, console = Store(), render.console()
+    executor = _ray(address) if address else None
+    try:
+        for late in replay_all(store):
+            console.print(render.replayed(late), markup=False)
+        planned, again = make(executor.devices if executor else local_devices, store)
+        sweep = sweep_of(planned, store, again)
+        runs = {k: v.run_id for k, v in planned.known.items()}
+        for line in render.header(planned):
+            console.print(line, markup=False)
+        if not planned.missing and again is None:
+            console.print("everything is measured already: nothing was started (--fresh measures again)")
+            report = taken_over(sweep, runs)
+        else:
+            store.check()
+            executor = executor or _ray(None)
+            with twice_is_now(), watching(console, sweep) as watcher:
+                report = run_sweep(sweep, store, runs, executor, watcher.watch, watcher.tell, watcher.say)
+    finally:
+        if executor is not None:
+            executor.close()
+    _show([*render.report(report, sweep.flops), *_where(store, report)])
+    if report.interrupted:
+        raise SystemExit(INTERRUPTED)
+    if not report.rows:
+        raise RunnerError("nothing could be measured")
+
+
 def _ray(address: str | None) -> Any:
     from runner.executors.on_ray import RayExecutor
 
@@ -158,8 +187,8 @@ def _ray(address: str | None) -> Any:
 
 def _where(store: Any, report: Any) -> list[str]:
     """Where MLflow shows it: every variant's run leads to its experiment and its sweep."""
-    run_ids = [row.run_id for row in report.rows] + [run_id for run_id, _ in report.others]
-    if not run_ids:
+    run_ids = [i for i in [row.run_id for row in report.rows] + [run_id for run_id, _ in report.others] if i]
+    if not run_ids or report.pending:
         return []
     stored = store.load(run_ids[0])
     return ["", f"in MLflow: {store.ui_hint(stored.experiment_id, report.sweep.info.id if report.parent else stored.sweep_id)}"]

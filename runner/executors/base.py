@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from runner.bench import BaselineJob, BenchJob, PairJob, measure, measure_baseline, measure_pair
@@ -52,9 +52,10 @@ def run_build(child: Child, job: BuildJob, deadline: float) -> Done:
         if target.compiles_disturb_timing:
             stack.enter_context(lease(target.devices()[0], shared=True))
         done = run_job(child, build, job, deadline, FailureKind.COMPILE_TIMEOUT)
-    if done.failure is not None and done.failure.kind is FailureKind.COMPILE_ERROR:
+    failure = done.failure
+    if failure is not None and failure.kind is FailureKind.COMPILE_ERROR and (said := compiler_error(done.output)):
         # Some compilers say why on the process's own stderr alone.
-        done.failure.detail = compiler_error(done.output) or done.failure.detail
+        return replace(done, failure=JobFailed(failure.kind, said, failure.output))
     return done
 
 

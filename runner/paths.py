@@ -1,0 +1,37 @@
+"""Every file and folder that the runner keeps beside MLflow's, and how it writes them: wholly or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from runner.errors import InfrastructureLost
+
+STATE = Path(".runner")
+"""In the folder where the command is run, as MLflow's default store is."""
+
+SPOOL = STATE / "spool"
+"""Outcomes on their way to MLflow, a folder per sweep."""
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write a file that is there wholly or not at all, also after a crash. Raises InfrastructureLost when the disk is full."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            raise
+    except OSError as error:
+        raise InfrastructureLost(
+            f"cannot write {path}: {error.strerror or error}: make room or mend the disk, then resume"
+        ) from error
