@@ -110,6 +110,10 @@ def load_family(name: str, search: Sequence[str] = ()) -> Family:
         raise RequestError(
             f"kernel family {name!r}: module {module_name!r} has no {attribute!r}: {nearest(attribute, vars(module))}"
         )
+    if isinstance(family, type):
+        raise RequestError(
+            f"kernel family {name!r} is a class: name an instance of it, such as {attribute.upper()} = {attribute}()"
+        )
     missing = [m for m in Family.__protocol_attrs__ if not hasattr(family, m)] if hasattr(Family, "__protocol_attrs__") else []
     if missing or not isinstance(family, Family):
         lacks = f", it lacks {', '.join(sorted(missing))}" if missing else ""

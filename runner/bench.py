@@ -40,6 +40,7 @@ class BenchJob:
     device: Device
     protocol: Protocol
     search: tuple[str, ...] = ()
+    memory_gb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class BaselineJob:
     device: Device
     protocol: Protocol
     search: tuple[str, ...] = ()
+    memory_gb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class PairJob:
     device: Device
     protocol: Protocol
     search: tuple[str, ...] = ()
+    memory_gb: float | None = None
 
 
 def measure(job: BenchJob) -> Measurement:

@@ -25,10 +25,11 @@ _ERROR = re.compile(r"\berror[^\S\n]*:[^\S\n]*\S.*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class BuildJob:
-    """`search` are folders in which a user's own family module is looked for."""
+    """`search` are folders in which a user's own family module is looked for, `memory_gb` is as in `Allowance`."""
 
     variant: Variant
     search: tuple[str, ...] = ()
+    memory_gb: float | None = None
 
 
 def build(job: BuildJob) -> Artifact:

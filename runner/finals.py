@@ -8,11 +8,12 @@ from dataclasses import replace
 from runner import stats
 from runner.bench import BaselineJob, PairJob
 from runner.executors.base import Executor
-from runner.records import Artifact, Decision, Device, Outcome, Protocol
+from runner.records import Allowance, Artifact, Decision, Device, Outcome, Protocol
 from runner.sweep import Result, Sweep
 
-FIRST_DEADLINE = 300.0  # seconds for a baseline: nothing is known yet about how long a call takes
+FIRST_DEADLINE = 300.0  # seconds for a baseline at least: nothing is known yet about how long a call takes
 SLOWEST = 50.0  # times the baseline: what a call may take before it counts as hanging
+CHECKS = 4  # calls of a measurement that are neither warm-up nor timed
 MIN_PAIRS = 20  # a median's interval from fewer pairs is too wide to rank by
 
 
@@ -48,7 +49,7 @@ def baselines_again(sweep: Sweep, executor: Executor, result: Result, say: Calla
     """The same baseline after the sweep: what it moved by is what the results between may have moved by."""
     say(f"timing {sweep.baseline_name} again")
     for key, before in list(result.baselines.items()):
-        executor.submit(baseline_job(sweep, before.device), FIRST_DEADLINE)
+        executor.submit(baseline_job(sweep, before.device), baseline_deadline(sweep.allowance))
         done = executor.next()
         if done.failure is None:
             result.baselines[key] = replace(before, after_ms=done.value)
@@ -68,8 +69,17 @@ def play(sweep: Sweep, executor: Executor, result: Result, contenders: Contender
     protocol = replace(sweep.protocol, repeat=max(sweep.protocol.repeat, MIN_PAIRS))
     for number, rival in enumerate(rivals, 1):
         say(f"finals {number} of {len(rivals)}, paired with the {reference.role}")
-        job = PairJob(rival.variant, contenders.artifact(rival.variant.id), variant, artifact, device, protocol, sweep.search)
-        executor.submit(job, 2 * deadline(result, device, protocol))
+        job = PairJob(
+            rival.variant,
+            contenders.artifact(rival.variant.id),
+            variant,
+            artifact,
+            device,
+            protocol,
+            sweep.search,
+            sweep.allowance.memory_gb,
+        )
+        executor.submit(job, 2 * deadline(result, device, protocol, sweep.allowance))
         done = executor.next()
         if done.failure is None:
             result.finals[rival.variant.id] = done.value
@@ -78,13 +88,18 @@ def play(sweep: Sweep, executor: Executor, result: Result, contenders: Contender
 
 
 def baseline_job(sweep: Sweep, device: Device) -> BaselineJob:
-    return BaselineJob(sweep.info.workload, device, sweep.protocol, sweep.search)
+    return BaselineJob(sweep.info.workload, device, sweep.protocol, sweep.search, sweep.allowance.memory_gb)
 
 
-def deadline(result: Result, device: Device, protocol: Protocol) -> float:
-    """Seconds that a measurement may take: every call at `SLOWEST` times the baseline, and time to set up."""
+def baseline_deadline(allowance: Allowance) -> float:
+    return max(FIRST_DEADLINE, allowance.deadline_s[1])
+
+
+def deadline(result: Result, device: Device, protocol: Protocol, allowance: Allowance) -> float:
+    """Seconds that a measurement may take: the floor, to set up, and every call at `SLOWEST` times the device's baseline."""
+    floor, ceiling = allowance.deadline_s
     baseline_s = stats.median(result.baselines[device_key(device)].before_ms) / 1e3
-    return FIRST_DEADLINE / 3 + (protocol.warmup + protocol.repeat) * SLOWEST * baseline_s
+    return min(ceiling, floor + (protocol.warmup + protocol.repeat + CHECKS) * SLOWEST * baseline_s)
 
 
 def device_key(device: Device) -> tuple[str, int]:

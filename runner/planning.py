@@ -140,6 +140,7 @@ def sweep_of(planned: Planned, store: Store, again: SweepInfo | None = None) -> 
         best_variant=best.stored.outcome.variant if best else None,
         fetch=fetch,
         search=(str(Path.cwd()),),
+        allowance=spec.allowance,
         attempts=store.attempts(again) if again else {},
     )
 

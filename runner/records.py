@@ -96,6 +96,7 @@ class Device:
     host: str = ""
     uuid: str = ""
     peak_tflops: Mapping[str, float] = field(default_factory=dict)  # by dtype; empty: unknown
+    bound_tflops: Mapping[str, float] = field(default_factory=dict)  # what none of its kind exceeds, where no peak is known
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,18 @@ class Protocol:
 
 
 @dataclass(frozen=True)
+class Allowance:
+    """What one job may use before it is ended: seconds, from a floor to a ceiling, and gigabytes of the node's memory.
+
+    No part of a variant's identity: a measurement that was finished does not depend on it.
+    """
+
+    deadline_s: tuple[float, float] = (60.0, 600.0)  # of a measurement
+    compile_deadline_s: tuple[float, float] = (60.0, 300.0)
+    memory_gb: float | None = None  # None: a share of what the node has free
+
+
+@dataclass(frozen=True)
 class Acceptance:
     """What the gate demands. `mma` is "required" or "none" (the target has no matrix instruction)."""
 
@@ -212,6 +225,7 @@ class Measurement:
     state: Mapping[str, float | str] = field(default_factory=dict)  # clock_mhz, power_w, temperature_c, threads …
     versions: Mapping[str, str] = field(default_factory=dict)
     measured_at: str = ""  # UTC, ISO 8601
+    contended: str | None = None  # who else computed on the device meanwhile; "" for nobody, None where it cannot be told
 
     @property
     def max_abs_error(self) -> float:
@@ -241,6 +255,7 @@ class Paired:
     high: float
     confidence: float
     checks: tuple[Check, ...] = ()
+    contended: str | None = None  # as in Measurement
 
 
 @dataclass(frozen=True)
@@ -276,6 +291,7 @@ class Outcome:
     duplicate_of: str = ""  # variant id
     is_base: bool = False
     attempt: int = 1
+    deadlines: Mapping[str, float] = field(default_factory=dict)  # seconds that "build" and "measure" were given
 
     def __post_init__(self) -> None:
         def demand(ok: bool, what: str) -> None:
@@ -394,4 +410,5 @@ def outcome_from_dict(data: Mapping[str, Any], blob: bytes = b"") -> Outcome:
         duplicate_of=data["duplicate_of"],
         is_base=data["is_base"],
         attempt=data["attempt"],
+        deadlines=dict(data.get("deadlines", {})),
     )

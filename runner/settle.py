@@ -2,43 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from runner.errors import JobFailed
 from runner.gate import Reference, decide, judge
 from runner.records import Acceptance, Artifact, Baseline, Decision, Failure, Measurement, Outcome, Status, Variant
 
 
-def pruned(variant: Variant, reason: str, is_base: bool) -> Outcome:
-    return Outcome(variant, Status.PRUNED, reason, Decision.REJECTED, is_base=is_base)
+@dataclass(frozen=True)
+class Trial:
+    """A variant in its sweep: the how-manieth try this was, and how long its jobs were given."""
+
+    variant: Variant
+    is_base: bool
+    attempt: int = 1
+    deadlines: Mapping[str, float] = field(default_factory=dict)
 
 
-def failed(variant: Variant, failure: JobFailed, is_base: bool, attempt: int, artifact: Artifact | None = None) -> Outcome:
+def pruned(trial: Trial, reason: str) -> Outcome:
+    return Outcome(trial.variant, Status.PRUNED, reason, Decision.REJECTED, is_base=trial.is_base)
+
+
+def failed(trial: Trial, failure: JobFailed, artifact: Artifact | None = None) -> Outcome:
     """`artifact` where the build was done: the source of a kernel that crashes is worth keeping."""
-    kept = Failure(failure.detail, failure.output)
-    status = Status(failure.kind.value)
     return Outcome(
-        variant, status, failure.detail, Decision.REJECTED, artifact=artifact, failure=kept, is_base=is_base, attempt=attempt
+        trial.variant,
+        Status(failure.kind.value),
+        failure.detail,
+        Decision.REJECTED,
+        artifact=artifact,
+        failure=Failure(failure.detail, failure.output),
+        is_base=trial.is_base,
+        attempt=trial.attempt,
+        deadlines=trial.deadlines,
     )
 
 
-def cancelled(variant: Variant, is_base: bool, attempt: int) -> Outcome:
+def cancelled(trial: Trial) -> Outcome:
     reason = "interrupted before it was measured"
     return Outcome(
-        variant, Status.CANCELLED, reason, Decision.REJECTED, failure=Failure(reason), is_base=is_base, attempt=attempt
+        trial.variant,
+        Status.CANCELLED,
+        reason,
+        Decision.REJECTED,
+        failure=Failure(reason),
+        is_base=trial.is_base,
+        attempt=trial.attempt,
+        deadlines=trial.deadlines,
     )
 
 
 def measured(
-    variant: Variant,
+    trial: Trial,
     artifact: Artifact,
     measurement: Measurement,
     baseline: Baseline,
     acceptance: Acceptance,
     flops: float,
     reference: Reference | None,
-    is_base: bool,
-    attempt: int,
 ) -> Outcome:
     """Judged by every rule."""
+    variant = trial.variant
     verdicts = judge(measurement, artifact, acceptance, variant.target, variant.workload.dtype, flops, reference, variant.id)
     decision, reason = decide(verdicts)
     return Outcome(
@@ -50,16 +75,17 @@ def measured(
         artifact,
         measurement,
         baseline,
-        is_base=is_base,
-        attempt=attempt,
+        is_base=trial.is_base,
+        attempt=trial.attempt,
+        deadlines=trial.deadlines,
     )
 
 
-def duplicate(variant: Variant, artifact: Artifact, twin: Outcome, is_base: bool, attempt: int) -> Outcome:
+def duplicate(trial: Trial, artifact: Artifact, twin: Outcome) -> Outcome:
     """The generated source is the twin's, so its measurement and verdicts are taken over."""
     reason = f"same generated source as {twin.variant.label()}, whose measurement this is: {twin.reason}"
     return Outcome(
-        variant,
+        trial.variant,
         Status.DUPLICATE,
         reason,
         twin.decision,
@@ -68,6 +94,7 @@ def duplicate(variant: Variant, artifact: Artifact, twin: Outcome, is_base: bool
         twin.measurement,
         twin.baseline,
         duplicate_of=twin.variant.id,
-        is_base=is_base,
-        attempt=attempt,
+        is_base=trial.is_base,
+        attempt=trial.attempt,
+        deadlines=trial.deadlines,
     )

@@ -15,7 +15,7 @@ from runner.errors import RequestError, SpecError, nearest
 from runner.expression import parse
 from runner.knobs import Config, KnobReader
 from runner.overrides import check_one_shape, differences, layer_of_setting, layers_by_target, overlaid
-from runner.records import Acceptance, Protocol, TargetKind, Value, Workload
+from runner.records import Acceptance, Allowance, Protocol, TargetKind, Value, Workload
 from runner.yaml_lines import Node, load
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ SECTIONS = (
     *("name", "question", "kernel", "workload", "target", "base", "sweep", "configs", "strategy", "where"),
     *("measure", "accept", "on"),
 )
+MEASURE = ("warmup", "repeat", "finals", "deadline", "compile_deadline", "memory_gb")
 MOE = ("batch_size", "seq_len", "top_k", "hidden_size", "intermediate_size")
 
 
@@ -47,6 +48,7 @@ class SweepSpec:
     where: tuple[str, ...]
     protocol: Protocol
     finals: int
+    allowance: Allowance
     acceptance: Acceptance
     file: str
     text: str
@@ -147,6 +149,8 @@ def _facts(spec: SweepSpec) -> dict[str, Any]:
     """All that a layer can change, by the words a person uses for it."""
     accept = {key: getattr(spec.acceptance, key) for key in ("max_abs_error", "mma", "min_speedup", "max_spread")}
     measure = {"warmup": spec.protocol.warmup, "repeat": spec.protocol.repeat, "finals": spec.finals}
+    allowed = spec.allowance
+    measure |= {"deadline": allowed.deadline_s, "compile_deadline": allowed.compile_deadline_s, "memory_gb": allowed.memory_gb}
     sweep = {f"sweep of {knob}": values for knob, values in spec.sweep.items()}
     whole = {"configs": spec.listed, "strategy": spec.strategy, "where": spec.where, "name": spec.name, "question": spec.question}
     return {**spec.workload.shape, "dtype": spec.workload.dtype, **spec.base, **sweep, **measure, **accept, **whole}
@@ -168,7 +172,7 @@ class _Reader:
             raise lonely.fault("'configs' and 'strategy: list' need each other: write both or neither")
         if strategy == "list" and "sweep" in keys:
             raise keys["sweep"].fault("a sweep with 'strategy: list' takes its configs from 'configs': remove 'sweep'")
-        measure = keys.get("measure", nothing).mapping("measure", ("warmup", "repeat", "finals"))
+        measure = keys.get("measure", nothing).mapping("measure", MEASURE)
         default = Protocol()
         return SweepSpec(
             name=_required(root, "name", "name: my-sweep").text("name"),
@@ -187,6 +191,7 @@ class _Reader:
                 repeat=measure["repeat"].integer("repeat", 1) if "repeat" in measure else default.repeat,
             ),
             finals=measure["finals"].integer("finals", 0) if "finals" in measure else 3,
+            allowance=self.allowance(measure),
             acceptance=self.acceptance(keys.get("accept", nothing)),
             file=root.source,
             text=text,
@@ -233,6 +238,27 @@ class _Reader:
             raise
         except RequestError as error:
             raise node.fault(str(error)) from error
+
+    def allowance(self, measure: dict[str, Node]) -> Allowance:
+        default = Allowance()
+        memory = measure.get("memory_gb")
+        return Allowance(
+            deadline_s=self.span(measure.get("deadline"), "deadline", default.deadline_s),
+            compile_deadline_s=self.span(measure.get("compile_deadline"), "compile_deadline", default.compile_deadline_s),
+            memory_gb=None if memory is None or memory.value is None else memory.number("memory_gb", 0, above=True),
+        )
+
+    def span(self, node: Node | None, what: str, default: tuple[float, float]) -> tuple[float, float]:
+        """A floor and a ceiling in seconds."""
+        if node is None:
+            return default
+        ends = node.value if isinstance(node.value, tuple) else ()
+        if len(ends) != 2:
+            raise node.fault(f"{what} takes its least and its most seconds, as [{default[0]:g}, {default[1]:g}], not {node}")
+        floor, ceiling = (end.number(f"{what}'s {which}", 0, above=True) for end, which in zip(ends, ("least", "most")))
+        if floor > ceiling:
+            raise node.fault(f"{what} has its least seconds above its most, {floor:g} and {ceiling:g}: swap them")
+        return floor, ceiling
 
     def acceptance(self, node: Node) -> Acceptance:
         default = Acceptance()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from runner.gate import Reference
-from runner.records import Artifact, Baseline, Device, Outcome, Paired, Protocol, SweepInfo, Variant
+from runner.records import Allowance, Artifact, Baseline, Device, Outcome, Paired, Protocol, SweepInfo, Variant
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Sweep:
     best_variant: Variant | None
     fetch: Callable[[str], Artifact]  # the artifact of a known variant or of the best, with its blob
     search: tuple[str, ...] = ()
+    allowance: Allowance = field(default_factory=Allowance)
     attempts: Mapping[str, int] = field(default_factory=dict)  # variant id -> tries of this sweep before it was taken up again
 
 

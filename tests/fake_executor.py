@@ -43,6 +43,7 @@ class FakeExecutor:
         self.log: list[str] = []
         self.ended: list[str] = []
         self.deadlines: list[float] = []
+        self.room = 1_000  # builds that it takes at a time
         self.closed = False
         self._running: deque[Job] = deque()
         self._order = random.Random(seed) if seed is not None else None
@@ -54,6 +55,9 @@ class FakeExecutor:
         self.log.append(self._describe(job))
         self.deadlines.append(deadline)
         self._running.append(job)
+
+    def builders(self) -> int:
+        return self.room
 
     def next(self) -> Done:
         if self._order is not None:

@@ -12,8 +12,9 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -29,16 +30,34 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@dataclass(frozen=True)
+class Server:
+    address: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def demand_alive(self) -> None:
+        """Tell a server that died apart from a store that cannot reach one."""
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log.read_text()[-3000:]}")
+
+
 @contextmanager
 def running(folder: Path, *arguments: str, command: str = "server", **environment: str) -> Iterator[str]:
     """`mlflow <command> <arguments>` started in `folder`: its address, once it answers. Ended with its whole process group."""
+    with _started(folder, command, arguments, environment) as server:
+        yield server.address
+
+
+@contextmanager
+def _started(folder: Path, command: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Iterator[Server]:
     port = free_port()
     settings = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     settings |= {"MLFLOW_PORT": str(port), "MLFLOW_HOST": "127.0.0.1", "MLFLOW_WORKERS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
     settings["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # else seven more processes start, for what is not used here
     log = folder / "server.log"
     with log.open("wb") as output:
-        server = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "mlflow", command, *arguments],
             cwd=folder,
             env={**settings, **environment},
@@ -46,42 +65,43 @@ def running(folder: Path, *arguments: str, command: str = "server", **environmen
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    server = Server(f"http://127.0.0.1:{port}", process, log)
     try:
-        _await(server, f"http://127.0.0.1:{port}/health", log)
-        yield f"http://127.0.0.1:{port}"
+        _await(server)
+        yield server
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-def _await(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+def _await(server: Server) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
+        server.demand_alive()
         try:
-            with urllib.request.urlopen(address, timeout=5):
+            with urllib.request.urlopen(f"{server.address}/health", timeout=5):
                 return
         except OSError:
             time.sleep(0.2)
-    raise RuntimeError(f"no answer from {address}:\n{log.read_text()[-3000:]}")
+    raise RuntimeError(f"no answer from {server.address}:\n{server.log.read_text()[-3000:]}")
 
 
 @cache
-def _shared() -> str:
+def _shared() -> Server:
     folder, stack = Path(tempfile.mkdtemp(prefix="mlflow-server-")), ExitStack()
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(stack.close)
-    store = f"sqlite:///{folder}/server.db"
-    return stack.enter_context(
-        running(folder, "--backend-store-uri", store, "--artifacts-destination", str(folder / "artifacts"))
-    )
+    options = ("--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder / "artifacts"))
+    return stack.enter_context(_started(folder, "server", options, {}))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def mlflow_server() -> str:
-    """The address of one server for the whole test run; its artifacts travel through it."""
-    return _shared()
+    """The address of the one server of this test run; artifacts travel through it."""
+    server = _shared()
+    server.demand_alive()
+    return server.address
 
 
 @cache

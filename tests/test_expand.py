@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import families
 import pytest
 
 from runner.errors import SpecError
 from runner.expand import Expansion, expand
 from runner.records import Protocol, Target, Variant, variant_from_dict
 from runner.spec import SweepSpec, load_spec
+from tests import families
 
 CUDA = Target("cuda", "sm_90a")
 FAMILY = families.FAMILIES["gemm"]

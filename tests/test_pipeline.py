@@ -11,6 +11,7 @@ import pytest
 from runner import finals
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Executor
+from runner.executors.inline import InlineExecutor
 from runner.gate import Reference
 from runner.pipeline import run
 from runner.records import Acceptance, Artifact, Decision, Device, Outcome, Protocol, Ruling, Status, SweepInfo, Target, Variant
@@ -90,13 +91,11 @@ def play(
     devices: int = 1,
     baselines: Mapping[int, list[End]] | None = None,
     seed: int | None = None,
-    into: Ran | None = None,
     **changes: Any,
 ) -> Ran:
     """Runs a sweep of the variants that `fates` names, the first of them the base."""
     executor = FakeExecutor(fates, name_of, baselines, seed)
-    ran = into or Ran(executor)
-    ran.executor = executor
+    ran = Ran(executor)
 
     def emit(outcome: Outcome) -> None:
         name = name_of(outcome.variant)
@@ -390,8 +389,6 @@ class TestInterrupt:
 
 
 def test_a_real_sweep_with_every_sort_of_kernel() -> None:
-    from runner.executors.inline import InlineExecutor
-
     family, shape = "tests.broken_families:MIXED", {"M": 8, "N": 16}
     behaviours = ("SLOW", "RIGHT", "NOTHING", "CRASHES", "DOES_NOT_COMPILE")
     variants = (*(variant(family, shape, behaviour=b) for b in behaviours), variant(family, shape, behaviour="RIGHT", block=2))

@@ -6,15 +6,15 @@ import pickle
 from pathlib import Path
 from typing import get_args
 
-import families
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.family import load_family
 from runner.errors import RequestError, SpecError, nearest
-from runner.records import Acceptance, Protocol, TargetKind
+from runner.records import Acceptance, Allowance, Protocol, TargetKind
 from runner.spec import SweepSpec, load_spec
+from tests import families
 
 INTERLEAVE = Path(__file__).parent.parent / "sweeps" / "interleave.yaml"
 
@@ -94,8 +94,17 @@ def test_a_good_file(tmp_path: Path) -> None:
 def test_a_minimal_file_has_defaults(tmp_path: Path) -> None:
     spec = read(tmp_path, "name: one\nkernel: gemm\nworkload: {M: 1, N: 1, K: 1, dtype: float32}\n")
     assert (spec.kind, spec.strategy, spec.sweep, spec.where, spec.finals) == ("cuda", "grid", {}, (), 3)
-    assert (spec.protocol, spec.acceptance) == (Protocol(), Acceptance())
+    assert (spec.protocol, spec.acceptance, spec.allowance) == (Protocol(), Acceptance(), Allowance())
     assert spec.base["threads"] == 256
+
+
+def test_what_a_job_may_use(tmp_path: Path) -> None:
+    text = edited("repeat: 5", "repeat: 5, deadline: [30, 90.5], compile_deadline: [5, 5], memory_gb: 1.5")
+    assert read(tmp_path, text).allowance == Allowance((30.0, 90.5), (5.0, 5.0), 1.5)
+    changed = read(tmp_path, text, "measure.deadline=[1, 2]", "measure.memory_gb=null")
+    assert changed.allowance == Allowance((1.0, 2.0), (5.0, 5.0), None)
+    assert "--set: deadline [30.0, 90.5] -> [1.0, 2.0]" in changed.notes
+    assert changed.protocol.key == read(tmp_path, text).protocol.key, "it is no part of a variant's identity"
 
 
 BAD = [
@@ -170,6 +179,13 @@ BAD = [
     ("repeat: 5", "repeat: 0", 16, "repeat takes an integer of at least 1, not 0"),
     ("repeat: 5", "finals: -1", 16, "finals takes an integer of at least 0, not -1"),
     ("repeat: 5", "repeats: 5", 16, "unknown key 'repeats' in measure: did you mean 'repeat'?"),
+    ("repeat: 5", "deadline: 60", 16, "deadline takes its least and its most seconds, as [60, 600], not 60"),
+    ("repeat: 5", "compile_deadline: [9]", 16, "compile_deadline takes its least and its most seconds, as [60, 300], not [9]"),
+    ("repeat: 5", "deadline: [60, long]", 16, "deadline's most takes a number above 0, not long"),
+    ("repeat: 5", "deadline: [0, 60]", 16, "deadline's least takes a number above 0, not 0"),
+    ("repeat: 5", "deadline: [60, 5]", 16, "deadline has its least seconds above its most, 60 and 5: swap them"),
+    ("repeat: 5", "memory_gb: 0", 16, "memory_gb takes a number above 0, not 0"),
+    ("repeat: 5", "memory_gb: lots", 16, "memory_gb takes a number above 0, not lots"),
     ("max_abs_error: 0.5", "max_abs_error: -0.5", 17, "max_abs_error takes a number of at least 0, not -0.5"),
     ("max_abs_error: 0.5", "max_abs_error: true", 17, "max_abs_error takes a number of at least 0, not true"),
     ("max_abs_error: 0.5", "min_speedup: 0", 17, "min_speedup takes a number above 0, not 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -44,6 +45,28 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
         script.chmod(0o755)
 
     return install
+
+
+@pytest.fixture
+def nvidia(tool: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts an nvidia-smi on PATH that answers any `--query-gpu` from the cards given."""
+    for name in VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+
+    def install(*cards: Mapping[str, str]) -> None:
+        tool("nvidia-smi", "")
+        (tmp_path / "nvidia-smi").write_text(
+            f"#!{sys.executable}\nimport sys\n"
+            "fields = next(a for a in sys.argv if a.startswith('--query-gpu=')).partition('=')[2].split(',')\n"
+            f"for card in {list(map(dict, cards))!r}:\n    print(', '.join(card[field] for field in fields))\n"
+        )
+
+    return install
+
+
+H200 = {"name": "NVIDIA H200", "uuid": "GPU-aa", "compute_cap": "9.0"}
+UNKNOWN = {"name": "NVIDIA GeForce RTX 9999", "uuid": "GPU-bb", "compute_cap": "8.9"}
+A100 = {"name": "NVIDIA A100-SXM4-80GB", "uuid": "GPU-cc", "compute_cap": "8.0"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -193,7 +216,9 @@ def test_the_cards_that_mx_smi_lists(said: str, cards: list[tuple[int, str, str]
     assert parse_list(said) == cards
 
 
-def test_devices_of_maca_have_their_peak(tool: Tools) -> None:
+def test_devices_of_maca_have_their_peak(tool: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VISIBLE:
+        monkeypatch.delenv(name, raising=False)
     tool(
         "mx-smi",
         "GPU#0  MXC500  0000:06:00.0  Available (UUID: GPU-a)\nGPU#1  MXC600-AL  0000:07:00.0  Available (UUID: GPU-b)\n",
@@ -222,8 +247,8 @@ def test_versions_of_maca(tool: Tools) -> None:
     assert backend("maca").versions() == {"maca": "3.7.1.5", "driver": "3.8.30"}
 
 
-def test_devices_of_cuda(tool: Tools) -> None:
-    tool("nvidia-smi", "NVIDIA H200, GPU-aa, 9.0\nNVIDIA GeForce RTX 9999, GPU-bb, 8.9\n")
+def test_devices_of_cuda(nvidia: Callable[..., None]) -> None:
+    nvidia(H200, UNKNOWN)
     first, second = backend("cuda").devices()
     assert (first.model, first.index, first.uuid) == ("NVIDIA H200", 0, "GPU-aa")
     assert first.peak_tflops["float16"] == pytest.approx(989.5)
@@ -231,8 +256,17 @@ def test_devices_of_cuda(tool: Tools) -> None:
     assert backend("cuda").target().arch == "sm_90a"
 
 
-def test_an_older_card_has_no_suffix_in_its_architecture(tool: Tools) -> None:
-    tool("nvidia-smi", "NVIDIA A100-SXM4-80GB, GPU-aa, 8.0\n")
+@pytest.mark.parametrize("shown, indices", [("", []), ("1", [1]), ("1,0", [0, 1]), ("GPU-bb", [1]), ("-1", [])])
+def test_devices_are_those_that_the_user_left_visible(
+    nvidia: Callable[..., None], monkeypatch: pytest.MonkeyPatch, shown: str, indices: list[int]
+) -> None:
+    nvidia(H200, UNKNOWN)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert [d.index for d in backend("cuda").devices()] == indices
+
+
+def test_an_older_card_has_no_suffix_in_its_architecture(nvidia: Callable[..., None]) -> None:
+    nvidia(A100)
     target = backend("cuda").target()
     assert target.arch == "sm_80"
     assert backend("cuda").limits(target).shared_memory_bytes == 163 * 1024
@@ -245,8 +279,16 @@ def test_a_driver_that_fails_is_a_machine_without_devices(tool: Tools, text: str
     assert backend("cuda").target().arch == "sm_90a"  # the usual one: plans can be made anywhere
 
 
-def test_state_of_cuda_leaves_out_what_the_card_does_not_tell(tool: Tools) -> None:
-    tool("nvidia-smi", "1980, 3201, 455.12, [N/A], 0x0000000000000000\n")
+def test_state_of_cuda_leaves_out_what_the_card_does_not_tell(nvidia: Callable[..., None]) -> None:
+    nvidia(
+        {
+            "clocks.sm": "1980",
+            "clocks.mem": "3201",
+            "power.draw": "455.12",
+            "temperature.gpu": "[N/A]",
+            "clocks_throttle_reasons.active": "0x0000000000000000",
+        }
+    )
     state = backend("cuda").state(Device("cuda", "NVIDIA H200", uuid="GPU-aa"))
     assert state == {"clock_mhz": 1980.0, "memory_clock_mhz": 3201.0, "power_w": 455.12, "throttle": "0x0000000000000000"}
 

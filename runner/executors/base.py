@@ -38,6 +38,9 @@ class Executor(Protocol):
     def submit(self, job: Job, deadline: float) -> None:
         """Start a job as soon as there is room. `deadline` (seconds) counts from its own start."""
 
+    def builders(self) -> int:
+        """How many builds are worth having submitted at a time: those that can run, and some that wait for them."""
+
     def next(self) -> Done:
         """Wait for the next job to end, in whatever order they do."""
 
@@ -76,7 +79,7 @@ def measure_child(device: Device) -> Child:
 def run_job(child: Child, function: Any, job: Job, deadline: float, overdue: FailureKind) -> Done:
     """`function(job)` in the child, as a Done either way."""
     try:
-        value = child.run(function, job, deadline=deadline, overdue=overdue)
+        value = child.run(function, job, deadline=deadline, overdue=overdue, memory_gb=job.memory_gb)
     except JobFailed as failure:
         return Done(job, failure=failure, output=failure.output)
     return Done(job, value=value, output=child.output())

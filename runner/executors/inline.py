@@ -24,6 +24,9 @@ class InlineExecutor:
     def submit(self, job: Job, deadline: float) -> None:
         self._waiting.append((job, deadline))
 
+    def builders(self) -> int:
+        return 1
+
     def next(self) -> Done:
         job, deadline = self._waiting.popleft()
         if isinstance(job, BuildJob):

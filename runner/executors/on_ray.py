@@ -88,6 +88,10 @@ class RayExecutor:
         actor = self._measurer(job.device)
         self._running[actor.run.remote(job, deadline)] = (job, job.device)
 
+    def builders(self) -> int:
+        """Twice what the cluster has room for, so that none idles while the driver writes a record."""
+        return 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+
     def next(self) -> Done:
         (reference,), _ = ray.wait(list(self._running), num_returns=1)
         job, device = self._running.pop(reference)

@@ -1,8 +1,9 @@
 """Runs jobs, one at a time, in a child process that can be killed at its deadline with everything it started.
 
 The child stays warm between jobs (importing torch and TileLang costs seconds) and is replaced after it died, was
-killed, or said that its device is no longer usable. Jobs and results travel over a private pipe, so nothing that a
-kernel prints can be taken for a result; what it prints goes to a file, whose tail is kept.
+killed, said that its device is no longer usable, or left something behind: processes that still run, or much memory.
+Jobs and results travel over a private pipe, so nothing that a kernel prints can be taken for a result; what it prints
+goes to a file, whose tail is kept.
 """
 
 from __future__ import annotations
@@ -23,18 +24,29 @@ from typing import IO, Any, TypeVar
 
 from runner.errors import FailureKind, JobFailed
 from runner.process import worker
+from runner.process.memory import MemoryWatch, default_limit, processes_of
 
 T = TypeVar("T")
 
 OUTPUT_TAIL = 16_384  # bytes of a job's own printing that are kept
-POLL = 0.5  # seconds between looks at whether the child still lives
+OUTPUT_LIMIT = 1 << 30  # bytes that a job may print: a kernel that prints without end must not fill the disk
+POLL = 0.2  # seconds between looks at whether the child still lives, and what it uses
 LENGTH = struct.Struct("!Q")
+
+
+class _Overdue(Exception):
+    """The deadline has passed."""
+
+
+class _Greedy(Exception):
+    """More was used of the node than a job may; says of what."""
 
 
 class Child:
     """A process of its own group, in which `run` executes importable functions.
 
-    `env` is laid over this process's environment when the child starts (None removes a name).
+    `env` is laid over this process's environment when the child starts (None removes a name). All that the child's
+    processes hold together may reach `default_limit` bytes as it was when the child started.
     """
 
     def __init__(self, env: Mapping[str, str | None] | None = None):
@@ -42,35 +54,44 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._jobs: IO[bytes] | None = None
         self._results: int = -1
+        self._limit = 0.0
         self._output = tempfile.NamedTemporaryFile(prefix="runner-child-", suffix=".log")  # noqa: SIM115 - lives as long as the child
 
-    def run(self, function: Callable[..., T], *args: Any, deadline: float, overdue: FailureKind = FailureKind.HANG) -> T:
+    def run(
+        self,
+        function: Callable[..., T],
+        *args: Any,
+        deadline: float,
+        overdue: FailureKind = FailureKind.HANG,
+        memory_gb: float | None = None,
+    ) -> T:
         """`function(*args)` in the child, or JobFailed.
 
         `deadline` is in seconds from now; a job that outlives it is killed with its process group, and the failure
-        is `overdue`. The function must be importable, its arguments and result picklable.
+        is `overdue`. One that uses more than `memory_gb` gigabytes is killed likewise, and the failure is a crash.
+        The function must be importable, its arguments and result picklable.
         """
         if self._process is not None and self._process.poll() is not None:
             self.close()  # it died between jobs: not this one's doing
-        if self._process is None:
-            self._start()
+        process = self._process or self._start()
         os.truncate(self._output.name, 0)
+        watch = MemoryWatch(process.pid, self._limit if memory_gb is None else memory_gb * 1e9)
         try:
             self._send((function, args))
-            reply = self._receive(deadline)
+            reply = self._receive(deadline, watch)
         except (EOFError, BrokenPipeError):
             raise JobFailed(FailureKind.CRASH, self._death(), self.output()) from None
-        except TimeoutError:
-            output = self.output()
-            self.close()
-            raise JobFailed(overdue, f"still running after {deadline:.0f} s, killed with its process group", output) from None
+        except _Overdue:
+            raise self._killed(overdue, f"still running after {deadline:.0f} s") from None
+        except _Greedy as greedy:
+            raise self._killed(FailureKind.CRASH, str(greedy)) from None
         except BaseException:
             self.close()  # an interrupt: what runs must not go on behind our back
             raise
+        if self._left_something(watch.limit) or (isinstance(reply, JobFailed) and reply.sticky):
+            self.close()
         if isinstance(reply, JobFailed):
             reply.output = reply.output or self.output()
-            if reply.sticky:
-                self.close()
             raise reply
         value: T = reply[0]
         return value
@@ -87,8 +108,7 @@ class Child:
         process, self._process = self._process, None
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill_all(process.pid)
         process.wait()
         self._drop_pipes()
 
@@ -96,7 +116,8 @@ class Child:
         with contextlib.suppress(Exception):
             self.close()
 
-    def _start(self) -> None:
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._limit = default_limit()
         job_read, job_write = os.pipe()
         result_read, result_write = os.pipe()
         # By path and not by -m, which would put the current folder first on the child's path, and a user's files before ours.
@@ -115,6 +136,7 @@ class Child:
         os.close(job_read)
         os.close(result_write)
         self._jobs, self._results = os.fdopen(job_write, "wb"), result_read
+        return self._process
 
     def _send(self, message: object) -> None:
         assert self._jobs is not None
@@ -122,18 +144,23 @@ class Child:
         self._jobs.write(LENGTH.pack(len(data)) + data)
         self._jobs.flush()
 
-    def _receive(self, deadline: float) -> Any:
+    def _receive(self, deadline: float, watch: MemoryWatch) -> Any:
         end = time.monotonic() + deadline
-        (size,) = LENGTH.unpack(self._read(LENGTH.size, end))
-        return pickle.loads(self._read(size, end))
+        (size,) = LENGTH.unpack(self._read(LENGTH.size, end, watch))
+        return pickle.loads(self._read(size, end, watch))
 
-    def _read(self, size: int, end: float) -> bytes:
+    def _read(self, size: int, end: float, watch: MemoryWatch) -> bytes:
+        """Raises EOFError when the child is gone, _Overdue or _Greedy when it must go."""
         assert self._process is not None
         data = bytearray()
         while len(data) < size:
             left = end - time.monotonic()
             if left <= 0:
-                raise TimeoutError
+                raise _Overdue
+            if watch.exceeded():
+                raise _Greedy(f"used more than {watch.limit / 1e9:.3g} GB of memory")
+            if Path(self._output.name).stat().st_size > OUTPUT_LIMIT:
+                raise _Greedy(f"printed more than {OUTPUT_LIMIT >> 30} GiB")
             # A forked grandchild holds the pipe open after the child's death, so its end alone does not tell.
             dead = self._process.poll() is not None
             if select.select([self._results], [], [], 0 if dead else min(left, POLL))[0]:
@@ -145,6 +172,17 @@ class Child:
                 raise EOFError
         return bytes(data)
 
+    def _killed(self, kind: FailureKind, why: str) -> JobFailed:
+        """Kill the child, and the failure that says so."""
+        self.close()
+        return JobFailed(kind, f"{why}, killed with its process group", self.output())
+
+    def _left_something(self, limit: float) -> bool:
+        """Whether a job that ended left what the next would be hurt by, or blamed for: processes, or half the memory there is."""
+        assert self._process is not None
+        held = processes_of(self._process.pid)
+        return len(held) > 1 or sum(held.values()) > limit / 2
+
     def _death(self) -> str:
         """How the child ended, in words; it has closed its pipe, so it is gone or about to be."""
         assert self._process is not None
@@ -153,8 +191,7 @@ class Child:
             code = process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             code = None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # grandchildren
+        _kill_all(process.pid)  # grandchildren
         process.wait()
         self._drop_pipes()
         if code is None:
@@ -170,3 +207,12 @@ class Child:
         with contextlib.suppress(OSError):
             os.close(self._results)
         self._jobs, self._results = None, -1
+
+
+def _kill_all(leader: int) -> None:
+    """The leader's group, and what left the group but not the session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    for pid in processes_of(leader):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -5,13 +5,16 @@ Run as `python worker.py JOB_FD RESULT_FD PARENT_PID`, with the runner on its pa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
+import resource
 import signal
 import struct
 import sys
 import traceback
+from pathlib import Path
 
 from runner.errors import FailureKind, JobFailed
 
@@ -21,6 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 def main(job_fd: int, result_fd: int, parent: int) -> None:
     die_with(parent)
+    die_first()
     for fd in (job_fd, result_fd):
         os.set_inheritable(fd, False)  # a compiler or a kernel's own child must not hold the pipe open
     jobs, results = os.fdopen(job_fd, "rb"), os.fdopen(result_fd, "wb")
@@ -56,6 +60,13 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def die_first() -> None:
+    """Where memory runs out all the same, Linux is to kill this process and no other. And a crash leaves no core file."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 if __name__ == "__main__":
