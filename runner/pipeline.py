@@ -2,13 +2,13 @@
 
 Knows no Ray and no MLflow: jobs go to an executor, outcomes leave through a callback as soon as they are known.
 The base is measured first, because `faster` compares with it. On a target where builds disturb timing, nothing is
-timed before the last build is done.
+timed before the last build is done. What others disturbed is measured once more, after everything else.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from runner import settle, stats
@@ -16,14 +16,15 @@ from runner.bench import BaselineJob, BenchJob
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Done, Executor
-from runner.finals import FIRST_DEADLINE, Contenders, baseline_job, baselines_again, deadline, device_key, play
+from runner.finals import Contenders, baseline_deadline, baseline_job, baselines_again, deadline, device_key, play
 from runner.gate import Reference
-from runner.records import TIMED, Artifact, Baseline, Device, Measurement, Outcome, Variant
+from runner.records import TIMED, Allowance, Artifact, Baseline, Device, Measurement, Outcome, Variant
+from runner.settle import Trial
 from runner.sweep import Progress, Result, Sweep
 from runner.targets.base import backend
 
-COMPILE_DEADLINE = 300.0
-ATTEMPTS = 2  # of a variant whose infrastructure was lost; a kernel's own failure is never tried again
+ENOUGH_SEEN = 3  # compiles, before the next one's deadline is derived from theirs
+SLOWEST_COMPILE = 10.0  # times the slowest of those: what a compile may take
 
 
 def run(sweep: Sweep, executor: Executor, emit: Callable[[Outcome], None], watch: Callable[[Progress], None]) -> Result:
@@ -40,11 +41,15 @@ class _Run:
         self.result = Result(reference=sweep.best)
         self.progress = Progress(total=sum(v.id not in sweep.known for v in sweep.variants))
         self.settled = set(sweep.known)
+        self.to_build: deque[Variant] = deque()
         self.building: set[str] = set()
+        self.compile_seconds: list[float] = []  # of every build that was done
         self.ready: deque[tuple[Variant, Artifact]] = deque()
         self.idle = list(sweep.devices)
         self.measuring = 0
         self.attempts: Counter[str] = Counter()
+        self.tried_again: set[tuple[str, str]] = set()  # variant id, and why
+        self.deadlines: dict[str, dict[str, float]] = {}  # variant id -> seconds given to its last build and measurement
         self.by_source: dict[str, Outcome] = {}  # timed, by the hash of the generated source
         self.waiting: dict[str, list[tuple[Variant, Artifact]]] = {}  # for another of the same source to be timed
         self.contenders = Contenders(sweep)
@@ -52,7 +57,7 @@ class _Run:
     def run(self) -> Result:
         try:
             self._take_known()
-            self._start_builds()
+            self._queue_builds()
             self._dispatch()
             while self.building or self.measuring:
                 self._handle(self.executor.next())
@@ -64,7 +69,7 @@ class _Run:
             self.result.interrupted = True
             for variant in self.sweep.variants:
                 if variant.id not in self.settled:
-                    self._settle(settle.cancelled(variant, self._is_base(variant), self._attempt(variant)))
+                    self._settle(settle.cancelled(self._trial(variant)))
         return self.result
 
     def _take_known(self) -> None:
@@ -75,30 +80,38 @@ class _Run:
                 if self._is_base(outcome.variant):
                     self._refer_to_base(outcome.measurement)
 
-    def _start_builds(self) -> None:
+    def _queue_builds(self) -> None:
         for variant in self.sweep.variants:
             if variant.id in self.sweep.pruned and variant.id not in self.settled:
-                self._settle(settle.pruned(variant, self.sweep.pruned[variant.id], self._is_base(variant)))
+                self._settle(settle.pruned(self._trial(variant), self.sweep.pruned[variant.id]))
             elif variant.id not in self.settled:
-                self._build(variant)
+                self.attempts[variant.id] += 1
+                self.to_build.append(variant)
 
-    def _build(self, variant: Variant) -> None:
-        self.attempts[variant.id] += 1
-        self.building.add(variant.id)
-        self.executor.submit(BuildJob(variant, self.sweep.search), COMPILE_DEADLINE)
+    def _start_builds(self) -> None:
+        """As many as the executor has room for and no more: the later one starts, the better its deadline is known."""
+        while self.to_build and len(self.building) < self.executor.builders():
+            variant = self.to_build.popleft()
+            self.building.add(variant.id)
+            seconds = compile_deadline(self.sweep.allowance, self.compile_seconds)
+            self.deadlines[variant.id] = {"build": seconds}
+            self.executor.submit(BuildJob(variant, self.sweep.search, self.sweep.allowance.memory_gb), seconds)
 
     def _dispatch(self) -> None:
-        """Give every idle device its next job: its baseline first, then the base, then whatever is built."""
+        """Start builds, and give every idle device its next job: its baseline first, then the base, then whatever is built."""
+        self._start_builds()
         if self.building and backend(self.sweep.info.target.kind).compiles_disturb_timing:
             return
         for device in list(self.idle):
             if not self.building and not self.ready:
                 return
             if device_key(device) not in self.result.baselines:
-                self._measure(baseline_job(self.sweep, device), FIRST_DEADLINE)
+                self._measure(baseline_job(self.sweep, device), baseline_deadline(self.sweep.allowance))
             elif (chosen := self._next_ready()) is not None:
-                job = BenchJob(*chosen, device, self.sweep.protocol, self.sweep.search)
-                self._measure(job, deadline(self.result, device, self.sweep.protocol))
+                job = BenchJob(*chosen, device, self.sweep.protocol, self.sweep.search, self.sweep.allowance.memory_gb)
+                seconds = deadline(self.result, device, self.sweep.protocol, self.sweep.allowance)
+                self.deadlines.setdefault(job.variant.id, {})["measure"] = seconds
+                self._measure(job, seconds)
 
     def _next_ready(self) -> tuple[Variant, Artifact] | None:
         """The base before all others; until it is settled, nothing else."""
@@ -130,13 +143,14 @@ class _Run:
 
     def _built(self, variant: Variant, done: Done) -> None:
         if done.failure is not None:
-            if self._lost_once(variant, done.failure):
-                self._build(variant)
+            if done.failure.kind is FailureKind.LOST and self._again(variant, "lost"):
+                self.to_build.append(variant)
             else:
                 self._fail(variant, done.failure)
             return
         resources = backend(variant.target.kind).resources(done.output)
         artifact: Artifact = replace(done.value, log=done.output, resources=resources)
+        self.compile_seconds.append(artifact.compile_seconds)
         twin, queue = self.by_source.get(artifact.source_hash), self.waiting.get(artifact.source_hash)
         if twin is not None:
             self._settle_duplicate(variant, artifact, twin)
@@ -165,8 +179,7 @@ class _Run:
     def _measured(self, job: BenchJob, done: Done) -> None:
         variant, artifact = job.variant, job.artifact
         if done.failure is not None:
-            if self._lost_once(variant, done.failure):
-                self.attempts[variant.id] += 1
+            if done.failure.kind is FailureKind.LOST and self._again(variant, "lost"):
                 self.ready.appendleft((variant, artifact))
                 return
             self._fail(variant, done.failure, artifact)
@@ -174,12 +187,14 @@ class _Run:
             for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):
                 self._fail(twin, JobFailed(done.failure.kind, because), twin_artifact)
             return
+        if done.value.contended and self._again(variant, "contended"):
+            self.ready.append((variant, artifact))
+            return
         if self._is_base(variant):
             self._refer_to_base(done.value)
         baseline = self.result.baselines[device_key(job.device)]
         acceptance, flops, reference = self.sweep.info.acceptance, self.sweep.flops, self.result.reference
-        base, attempt = self._is_base(variant), self._attempt(variant)
-        outcome = settle.measured(variant, artifact, done.value, baseline, acceptance, flops, reference, base, attempt)
+        outcome = settle.measured(self._trial(variant), artifact, done.value, baseline, acceptance, flops, reference)
         self.by_source[artifact.source_hash] = outcome
         self.contenders.add(outcome)
         self._settle(outcome)
@@ -187,7 +202,7 @@ class _Run:
             self._settle_duplicate(twin, twin_artifact, outcome)
 
     def _settle_duplicate(self, variant: Variant, artifact: Artifact, twin: Outcome) -> None:
-        outcome = settle.duplicate(variant, artifact, twin, self._is_base(variant), self._attempt(variant))
+        outcome = settle.duplicate(self._trial(variant), artifact, twin)
         if self._is_base(variant) and twin.measurement is not None:  # a twin from an earlier sweep
             self._refer_to_base(twin.measurement)
             self.contenders.add(outcome)
@@ -200,26 +215,37 @@ class _Run:
             median = stats.median(measurement.samples_ms)
             self.result.reference = Reference("base", base.id, base.label(self.sweep.info.swept) or "base", median)
 
-    def _lost_once(self, variant: Variant, failure: JobFailed) -> bool:
-        """Whether the infrastructure failed, not the kernel, and the variant has a try left."""
-        return failure.kind is FailureKind.LOST and self.attempts[variant.id] < ATTEMPTS
+    def _again(self, variant: Variant, why: str) -> bool:
+        """Whether a variant may be tried again, which it may once for each reason. A kernel's own failure is none."""
+        if (variant.id, why) in self.tried_again:
+            return False
+        self.tried_again.add((variant.id, why))
+        self.attempts[variant.id] += 1
+        return True
 
     def _fail(self, variant: Variant, failure: JobFailed, artifact: Artifact | None = None) -> None:
-        self._settle(settle.failed(variant, failure, self._is_base(variant), self._attempt(variant), artifact))
+        self._settle(settle.failed(self._trial(variant), failure, artifact))
 
     def _settle(self, outcome: Outcome) -> None:
         self.settled.add(outcome.variant.id)
         self.progress.statuses[outcome.status.value] += 1
         self._emit(outcome)
 
-    def _attempt(self, variant: Variant) -> int:
-        """Counted on from what this sweep tried before it was taken up again: a record is known by variant and attempt."""
-        return self.sweep.attempts.get(variant.id, 0) + max(1, self.attempts[variant.id])
+    def _trial(self, variant: Variant) -> Trial:
+        """Attempts are counted on from what this sweep tried before it was taken up again: a record is known by them."""
+        attempt = self.sweep.attempts.get(variant.id, 0) + max(1, self.attempts[variant.id])
+        return Trial(variant, self._is_base(variant), attempt, dict(self.deadlines.get(variant.id, {})))
 
     def _is_base(self, variant: Variant) -> bool:
         return variant.id == self.sweep.base.id
 
     def _say(self, stage: str) -> None:
-        self.progress.stage, self.progress.building = stage, len(self.building)
+        self.progress.stage, self.progress.building = stage, len(self.building) + len(self.to_build)
         self.progress.best = self.contenders.leader()
         self._watch(self.progress)
+
+
+def compile_deadline(allowance: Allowance, seen: Sequence[float]) -> float:
+    """Seconds that a compile may take, from the seconds that others took: the ceiling until some were seen."""
+    floor, ceiling = allowance.compile_deadline_s
+    return ceiling if len(seen) < ENOUGH_SEEN else min(ceiling, max(floor, SLOWEST_COMPILE * max(seen)))
