@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import ray
-
 from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.build import BuildJob
 from runner.errors import FailureKind
 from runner.executors.base import Done, Job, build_child, measure_child, run_job
-from runner.executors.on_ray import RayExecutor
+from runner.executors.on_ray import RayExecutor, ray  # Ray reads its settings on import, and ours are made first
 from runner.process.child import Child
 from runner.records import (
     Acceptance,

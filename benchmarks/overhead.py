@@ -47,7 +47,7 @@ def measure(variants: int) -> dict[str, float]:
         return run_id
 
     store.write = timed_write  # type: ignore[method-assign]
-    report = submit(sweep, store, {}, executor, lambda _: None, lambda _: None)
+    report = submit(sweep, store, {}, executor, lambda _: None, lambda _: None, lambda _: None)
     ended = time.perf_counter()
     executor.close()
     assert len(report.rows) == variants, f"{len(report.rows)} of {variants} came back"
@@ -64,6 +64,7 @@ def measure(variants: int) -> dict[str, float]:
 
 def peer(trials: int) -> dict[str, float]:
     """As many no-op trials through Ray Tune with its MLflow callback."""
+    import runner.executors  # noqa: F401, I001 - Ray reads its settings on import, and these are made first
     from ray import tune
     from ray.air.integrations.mlflow import MLflowLoggerCallback
 

@@ -89,6 +89,15 @@ class Family(Protocol):
         """Floating-point operations of one call."""
 
 
+def packing_of(family: Family, config: Mapping[str, Value]) -> str:
+    """How a config's inputs are packed, in the family's words: "B packed as [K/4, N, 4]". Empty where nothing is.
+
+    A family says so in a method `packing(config)`, which it need not have.
+    """
+    tell = getattr(family, "packing", None)
+    return str(tell(config)) if tell is not None else ""
+
+
 def load_family(name: str, search: Sequence[str] = ()) -> Family:
     """The family of a sweep file's `kernel:`, by built-in name or as `module:attribute`.
 

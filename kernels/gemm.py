@@ -141,6 +141,10 @@ class Gemm:
         i = int(config["b_interleave"] or 1)
         return (a, interleave_k(b, i) if i > 1 else b)
 
+    def packing(self, config: Mapping[str, Value]) -> str:
+        i = int(config["b_interleave"] or 1)
+        return f"B packed as [K/{i}, N, {i}]" if i > 1 else ""
+
     def baseline(self, inputs: tuple[Tensor, ...], out: Tensor) -> None:
         import torch
 

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from kernels.family import load_family
+from kernels.family import load_family, packing_of
 from runner import stats
 from runner.artifacts import load_kernel
 from runner.errors import FailureKind, JobFailed
@@ -76,7 +76,9 @@ def measure(job: BenchJob) -> Measurement:
             kernel()
         target.synchronize()
         with _StateSampler(job.device) as sampler:
+            others = target.others(job.device)
             samples = target.time(kernel, job.protocol.repeat, clear)
+            contended = others()
         after = kernel.checks_after()
     return Measurement(
         device=job.device,
@@ -88,11 +90,12 @@ def measure(job: BenchJob) -> Measurement:
         state=sampler.state,
         versions=versions(job.device.kind),
         measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        contended=contended,
     )
 
 
 def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
-    """Milliseconds of each call of the family's baseline on the timed inputs."""
+    """Milliseconds of each call of the family's baseline on the timed inputs. Timed once more where others disturbed it."""
     target = backend(job.device.kind)
     target.prepare()
     family = load_family(job.workload.family, job.search)
@@ -102,7 +105,13 @@ def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
         for _ in range(job.protocol.warmup):
             family.baseline(inputs, out)
         target.synchronize()
-        return target.time(lambda: family.baseline(inputs, out), job.protocol.repeat, target.cache_clearer())
+        clear = target.cache_clearer()
+        for _ in range(2):
+            others = target.others(job.device)
+            samples = target.time(lambda: family.baseline(inputs, out), job.protocol.repeat, clear)
+            if not others():
+                break
+        return samples
 
 
 def measure_pair(job: PairJob) -> Paired:
@@ -121,14 +130,16 @@ def measure_pair(job: PairJob) -> Paired:
                 kernel()
         target.synchronize()
         samples: tuple[list[float], list[float]] = ([], [])
+        others = target.others(job.device)
         for turn in range(job.protocol.repeat):
             for which in (0, 1) if turn % 2 == 0 else (1, 0):
                 samples[which].extend(target.time(pair[which], 1, clear))
+        contended = others()
         after = [kernel.checks_after() for kernel in pair]
     speedup, low, high = stats.paired_speedup(*samples)
     own = (*before[0], *after[0])
     first, second = map(tuple, samples)
-    return Paired(job.candidate.id, job.reference.id, first, second, speedup, low, high, stats.CONFIDENCE, own)
+    return Paired(job.candidate.id, job.reference.id, first, second, speedup, low, high, stats.CONFIDENCE, own, contended)
 
 
 class _Loaded:
@@ -163,7 +174,13 @@ class _Loaded:
 
     def _compare(self, seed: int, when: str) -> Check:
         expected = _problem(self.variant.workload, seed, self.target.torch_device, self.search)[1]
-        return compare(self.out, expected, seed, when)
+        try:
+            return compare(self.out, expected, seed, when)
+        except JobFailed as failure:
+            # What the inputs were packed for is half of what an engineer asks first about a wrong result.
+            if packing := packing_of(self.family, self.variant.config):
+                failure = JobFailed(failure.kind, f"{failure.detail} ({packing})", failure.output, failure.sticky)
+            raise failure from None
 
     def _pack(self, seed: int) -> tuple[tuple[Tensor, ...], float]:
         inputs, _ = _problem(self.variant.workload, seed, self.target.torch_device, self.search)
@@ -214,7 +231,7 @@ def _make_problem(
     inputs = family.inputs(workload, seed, device)
     expected = family.output(workload, device)
     family.baseline(inputs, expected)
-    return inputs, expected
+    return inputs, expected.clone()  # of our own: a family may hand out the same buffer twice
 
 
 def versions(kind: TargetKind) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner import stats
-from runner.records import Acceptance, Artifact, Decision, Measurement, Paired, Ruling, Target, Verdict
+from runner.records import Acceptance, Artifact, Decision, Device, Measurement, Paired, Ruling, Target, Verdict
 
 DRIFT_LIMIT = 0.03
 """A baseline that moved more than this between before and after makes every result of its device suspect."""
@@ -37,8 +37,9 @@ def judge(
     return (
         _correct(measurement, acceptance),
         _mma(artifact, acceptance, target),
-        _plausible(flops / median / 1e9, measurement.device.peak_tflops.get(dtype), measurement.device.model),
+        _plausible(flops / median / 1e9, measurement.device, dtype),
         _stable(measurement.samples_ms, acceptance),
+        _alone(measurement.contended, acceptance),
         _faster(median, reference, acceptance, own_id),
     )
 
@@ -55,7 +56,9 @@ def judge_pair(paired: Paired, acceptance: Acceptance, role: str) -> Verdict:
     """`faster`, decided by an alternating measurement: the whole interval must clear `min_speedup`."""
     said = f"paired speedup over the {role} {paired.speedup:.4f} [{paired.low:.4f}, {paired.high:.4f}] at {paired.confidence:.0%}"
     ok = paired.low > acceptance.min_speedup
-    return Verdict("faster", _ruling(ok), f"{said}, {'clears' if ok else 'does not clear'} {acceptance.min_speedup:g}")
+    disturbed = f"; {paired.contended}" if paired.contended else ""
+    clears = f"{'clears' if ok else 'does not clear'} {acceptance.min_speedup:g}"
+    return Verdict("faster", _ruling(ok), f"{said}, {clears}{disturbed}")
 
 
 def _correct(measurement: Measurement, acceptance: Acceptance) -> Verdict:
@@ -78,10 +81,15 @@ def _mma(artifact: Artifact, acceptance: Acceptance, target: Target) -> Verdict:
     return Verdict("mma", _ruling(artifact.mma_count > 0), f"{evidence} in the generated source")
 
 
-def _plausible(tflops: float, peak: float | None, model: str) -> Verdict:
-    if peak is None:
-        return Verdict("plausible", Ruling.NOT_APPLICABLE, f"{tflops:.4g} TFLOPS; the peak of {model} is not known")
-    return Verdict("plausible", _ruling(tflops <= peak), f"{tflops:.4g} TFLOPS, {tflops / peak:.1%} of the device's {peak:g}")
+def _plausible(tflops: float, device: Device, dtype: str) -> Verdict:
+    peak, bound = device.peak_tflops.get(dtype), device.bound_tflops.get(dtype)
+    if peak is not None:
+        return Verdict("plausible", _ruling(tflops <= peak), f"{tflops:.4g} TFLOPS, {tflops / peak:.1%} of the device's {peak:g}")
+    if bound is not None:
+        ok = tflops <= bound
+        said = f"{tflops:.4g} TFLOPS, {'below' if ok else 'above'} {bound:g}, more than any device of this kind can do"
+        return Verdict("plausible", _ruling(ok), said)
+    return Verdict("plausible", Ruling.NOT_APPLICABLE, f"{tflops:.4g} TFLOPS; the peak of {device.model} is not known")
 
 
 def _stable(samples: Sequence[float], acceptance: Acceptance) -> Verdict:
@@ -91,6 +99,14 @@ def _stable(samples: Sequence[float], acceptance: Acceptance) -> Verdict:
         _ruling(spread <= acceptance.max_spread),
         f"p80 - p20 is {spread:.1%} of the median, limit {acceptance.max_spread:.0%}",
     )
+
+
+def _alone(contended: str | None, acceptance: Acceptance) -> Verdict:
+    if contended is None:
+        return Verdict("alone", Ruling.NOT_APPLICABLE, "this device's tools do not tell who else computed on it")
+    if contended and acceptance.alone == "none":
+        return Verdict("alone", Ruling.NOT_APPLICABLE, f"the sweep does not ask for it; {contended}")
+    return Verdict("alone", _ruling(not contended), contended or "nobody else computed on the device while this was timed")
 
 
 def _faster(median: float, reference: Reference | None, acceptance: Acceptance, own_id: str) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from runner.errors import InfrastructureLost
@@ -15,12 +16,15 @@ STATE = Path(".runner")
 SPOOL = STATE / "spool"
 """Outcomes on their way to MLflow, a folder per sweep."""
 
+TEMPORARY = ".tmp"
+"""What ends so was never finished."""
+
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Write a file that is there wholly or not at all, also after a crash. Raises InfrastructureLost when the disk is full."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=TEMPORARY)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -31,7 +35,22 @@ def atomic_write(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
             raise
+        _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses while the block runs into InfrastructureLost with one line."""
+    try:
+        yield
     except OSError as error:
-        raise InfrastructureLost(
-            f"cannot write {path}: {error.strerror or error}: make room or mend the disk, then resume"
-        ) from error
+        raise InfrastructureLost(f"cannot write {path}: {error.strerror or error}: make room or mend the disk") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """A file's name is on disk once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -144,7 +144,7 @@ class _Run:
     def _built(self, variant: Variant, done: Done) -> None:
         if done.failure is not None:
             if done.failure.kind is FailureKind.LOST and self._again(variant, "lost"):
-                self.to_build.append(variant)
+                self.to_build.appendleft(variant)
             else:
                 self._fail(variant, done.failure)
             return
@@ -187,7 +187,8 @@ class _Run:
             for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):
                 self._fail(twin, JobFailed(done.failure.kind, because), twin_artifact)
             return
-        if done.value.contended and self._again(variant, "contended"):
+        asked_for = self.sweep.info.acceptance.alone == "required"
+        if done.value.contended and asked_for and self._again(variant, "contended"):
             self.ready.append((variant, artifact))
             return
         if self._is_base(variant):

@@ -79,6 +79,7 @@ def plan(
         known = store.known(spec.workload, devices[0].model, ids)
         if fresh:
             known = {i: stored for i, stored in known.items() if again and stored.sweep_id == again.id}
+        known = {i: stored for i, stored in known.items() if not _disturbed(stored, spec)}
         best = Registry(store).best(spec.workload, devices[0].model)
     return Planned(spec, family, expansion, pruned, devices, known, best, (*said, *left_out, *spec.notes), tuple(settings), fresh)
 
@@ -147,6 +148,12 @@ def sweep_of(planned: Planned, store: Store, again: SweepInfo | None = None) -> 
 
 def local_devices(kind: TargetKind) -> tuple[Device, ...]:
     return backend(kind).devices()
+
+
+def _disturbed(stored: Stored, spec: SweepSpec) -> bool:
+    """Whether somebody else computed on the device while a run was timed, and this sweep does not take that."""
+    measurement = stored.outcome.measurement
+    return spec.acceptance.alone == "required" and measurement is not None and bool(measurement.contended)
 
 
 def git_commit() -> str:

@@ -179,12 +179,16 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What the gate demands. `mma` is "required" or "none" (the target has no matrix instruction)."""
+    """What the gate demands. `mma` is "required" or "none" (the target has no matrix instruction), `alone` likewise.
+
+    `alone: none` is for a machine that is never idle: what others disturbed is then told and no longer held against a variant.
+    """
 
     max_abs_error: float = 0.0
     mma: str = "required"
     min_speedup: float = 1.0
     max_spread: float = 0.2
+    alone: str = "required"
 
 
 @dataclass(frozen=True)

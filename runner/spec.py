@@ -28,6 +28,7 @@ SECTIONS = (
     *("measure", "accept", "on"),
 )
 MEASURE = ("warmup", "repeat", "finals", "deadline", "compile_deadline", "memory_gb")
+ACCEPT = ("max_abs_error", "mma", "min_speedup", "max_spread", "alone")
 MOE = ("batch_size", "seq_len", "top_k", "hidden_size", "intermediate_size")
 
 
@@ -147,13 +148,13 @@ def _required(root: Node, key: str, example: str) -> Node:
 
 def _facts(spec: SweepSpec) -> dict[str, Any]:
     """All that a layer can change, by the words a person uses for it."""
-    accept = {key: getattr(spec.acceptance, key) for key in ("max_abs_error", "mma", "min_speedup", "max_spread")}
+    accept = {key: getattr(spec.acceptance, key) for key in ACCEPT}
     measure = {"warmup": spec.protocol.warmup, "repeat": spec.protocol.repeat, "finals": spec.finals}
     allowed = spec.allowance
-    measure |= {"deadline": allowed.deadline_s, "compile_deadline": allowed.compile_deadline_s, "memory_gb": allowed.memory_gb}
+    may_use = {"deadline": allowed.deadline_s, "compile_deadline": allowed.compile_deadline_s, "memory_gb": allowed.memory_gb}
     sweep = {f"sweep of {knob}": values for knob, values in spec.sweep.items()}
     whole = {"configs": spec.listed, "strategy": spec.strategy, "where": spec.where, "name": spec.name, "question": spec.question}
-    return {**spec.workload.shape, "dtype": spec.workload.dtype, **spec.base, **sweep, **measure, **accept, **whole}
+    return {**spec.workload.shape, "dtype": spec.workload.dtype, **spec.base, **sweep, **measure, **may_use, **accept, **whole}
 
 
 class _Reader:
@@ -262,11 +263,12 @@ class _Reader:
 
     def acceptance(self, node: Node) -> Acceptance:
         default = Acceptance()
-        keys = node.mapping("accept", ("max_abs_error", "mma", "min_speedup", "max_spread"))
-        error, mma, speedup, spread = (keys.get(key) for key in ("max_abs_error", "mma", "min_speedup", "max_spread"))
+        keys = node.mapping("accept", ACCEPT)
+        error, mma, speedup, spread, alone = (keys.get(key) for key in ACCEPT)
         return Acceptance(
             max_abs_error=error.number("max_abs_error", 0) if error else default.max_abs_error,
             mma=mma.choice("mma", ("required", "none")) if mma else default.mma,
             min_speedup=speedup.number("min_speedup", 0, above=True) if speedup else default.min_speedup,
             max_spread=spread.number("max_spread", 0, above=True) if spread else default.max_spread,
+            alone=alone.choice("alone", ("required", "none")) if alone else default.alone,
         )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from runner import stats
+from runner.errors import InfrastructureLost
 from runner.executors.base import Executor
 from runner.finals import device_key
 from runner.gate import DRIFT_LIMIT, Reference, decide, judge_pair
+from runner.interrupt import interrupt
 from runner.pipeline import run
 from runner.records import TIMED, Decision, Outcome, RankedRow
 from runner.sweep import Progress, Result, Sweep
@@ -54,29 +57,43 @@ def submit(
     Every outcome is recorded, and then told, as soon as it is known; whatever ends this early loses nothing measured.
     """
     outcomes: dict[str, Outcome] = dict(sweep.known)
-    recorder = Recorder(store, sweep.info, len(sweep.variants), sweep.flops, say)
+    with interrupt.held_back():
+        recorder = Recorder(store, sweep.info, len(sweep.variants), sweep.flops, say)
 
-    def emit(outcome: Outcome) -> None:
-        recorder.write(outcome)
-        outcomes[outcome.variant.id] = _without_blob(outcome)
-        tell(outcome)
+        def emit(outcome: Outcome) -> None:
+            recorder.write(outcome)
+            outcomes[outcome.variant.id] = _without_blob(outcome)
+            tell(outcome)
 
-    def run_ids() -> dict[str, str]:
-        return {i: runs.get(i) or recorder.run_id(o) for i, o in outcomes.items()}
+        def report(result: Result, drifts: Mapping[tuple[str, int], float]) -> Report:
+            run_ids = {i: runs.get(i) or recorder.run_id(o) for i, o in outcomes.items()}
+            return report_of(sweep, outcomes, run_ids, result, drifts, recorder.parent)
 
-    try:
-        result = run(sweep, executor, emit, watch)
-        drifts = _drifts(result)
-        _amend(sweep, recorder, result, drifts, outcomes, runs)
-        report = report_of(sweep, outcomes, run_ids(), result, drifts, recorder.parent)
-    except BaseException:
-        recorder.close((), {}, "ended early: what was measured is kept", "FAILED")
-        raise
-    recorder.close(report.rows, failures(report), summary(report), "KILLED" if result.interrupted else "FINISHED")
-    if recorder.pending:
-        waiting = f"{recorder.pending} records wait for MLflow; the next `sweep submit` or `sweep resume` here brings them there"
-        return replace(report, notes=(*report.notes, waiting), pending=recorder.pending)
-    return replace(report, rows=tuple(replace(r, run_id=run_ids()[r.outcome.variant.id]) for r in report.rows))
+        try:
+            result = run(sweep, executor, emit, watch)
+            drifts = _drifts(result)
+            _amend(sweep, recorder, result, drifts, outcomes, runs)
+        except BaseException as error:
+            _close_early(recorder, report(Result(reference=sweep.best), {}))
+            if isinstance(error, InfrastructureLost):
+                kept = f"what was measured is kept, and `sweep resume {sweep.info.id}` measures the rest"
+                raise InfrastructureLost(f"{error}; {kept}") from error
+            raise
+        found = report(result, drifts)
+        recorder.close(found.rows, failures(found), summary(found), "KILLED" if result.interrupted else "FINISHED")
+        found = report(result, drifts)  # by now MLflow has what it may have lacked before
+        if recorder.pending:
+            waiting = (
+                f"{recorder.pending} records wait for MLflow; the next `sweep submit` or `sweep resume` here brings them there"
+            )
+            return replace(found, notes=(*found.notes, waiting), pending=recorder.pending)
+        return found
+
+
+def _close_early(recorder: Recorder, report: Report) -> None:
+    """End the record as well as may be: what ended the sweep may keep this from being written too."""
+    with contextlib.suppress(InfrastructureLost):
+        recorder.close(report.rows, failures(report), f"ended early; {summary(report)}", "FAILED")
 
 
 def taken_over(sweep: Sweep, runs: Mapping[str, str]) -> Report:

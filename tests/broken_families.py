@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from kernels.family import Knob
+from kernels.gemm import Gemm
+from kernels.layouts import interleave_k
 from runner.records import Limits, Target, Value, Workload
 
 PRELUDE = """
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 static int calls;
 static float kept[1 << 16];
 extern "C" int negate(float* A, float* C, int M, int N) {
@@ -100,8 +106,18 @@ SKIPS_KNOWN_INPUTS = Negation(f"static float* last; if (A != last) {RIGHT_CODE} 
 EATS_ITS_INPUT = Negation(RIGHT_CODE + "if (calls > 2) for (int i = 0; i < n; ++i) A[i] = 0.0f;")
 
 CRASHES = Negation('printf("about to crash\\n"); fflush(stdout); *(volatile int*)0 = 1;')
-HANGS = Negation("for (volatile int i = 0; i >= 0;) ;")
+ABORTS = Negation('printf("about to abort\\n"); fflush(stdout); abort();')
+EXITS = Negation('printf("about to exit\\n"); fflush(stdout); exit(3);')
+HANGS = Negation('printf("about to hang\\n"); fflush(stdout); for (volatile int i = 0; i >= 0;) ;')
+# To 8 GB and no further, so that what should have stopped it is missed by a test and not by the machine.
+EATS_MEMORY = Negation("for (int i = 0; i < 512; ++i) memset(malloc(1 << 24), 1, 1 << 24); sleep(600);")
+LEAKS_AND_FORKS = Negation(RIGHT_CODE + "if (calls == 1 && fork() == 0) { sleep(600); _exit(0); }")
 DOES_NOT_COMPILE = Negation("C[0] = no_such_name;")
+COMPILE_EATS_MEMORY = Negation('\n#include "/dev/zero"\n')
+COMPILES_FOR_EVER = Negation(
+    "constexpr auto f = [](int n) { for (int i = 0; i < 20; ++i) for (int j = 0; j < 200000; ++j) n ^= j; return n; };"
+    + "".join(f"constexpr int v{i} = f({i});" for i in range(2_000))
+)
 
 
 class Mixed(Negation):
@@ -118,6 +134,19 @@ class Mixed(Negation):
 MIXED = Mixed(RIGHT_CODE)
 
 
+class Laborious(Negation):
+    """Takes the same negative a thousand times over."""
+
+    TIMES = 1000
+
+    def flops(self, workload: Workload) -> float:
+        return self.TIMES * super().flops(workload)
+
+
+LABORIOUS = Laborious(f"for (int t = 0; t < {Laborious.TIMES}; ++t) {RIGHT_CODE}")
+ONLY_WHEN_POISONED = Laborious(f"if (C[0] != C[0]) {LABORIOUS.code}")
+
+
 class Unprogrammable(Negation):
     """Raises where it should describe a kernel."""
 
@@ -126,3 +155,45 @@ class Unprogrammable(Negation):
 
 
 NO_PROGRAM = Unprogrammable(RIGHT_CODE)
+
+
+class OneBuffer(Mixed):
+    """Hands out the same output again and again, with what the last variant wrote still in it."""
+
+    def output(self, workload: Workload, device: str) -> Tensor:
+        if not hasattr(self, "_buffer"):
+            self._buffer = super().output(workload, device)
+        return self._buffer
+
+
+ONE_BUFFER = OneBuffer(RIGHT_CODE)
+
+
+class Mispacked(Gemm):
+    """B packed for half the width that the kernel reads it with."""
+
+    def pack(self, inputs: tuple[Tensor, ...], config: Mapping[str, Value]) -> tuple[Tensor, ...]:
+        (a, b), i = inputs, int(config["b_interleave"] or 1)
+        return a, interleave_k(b, i // 2).reshape(b.shape[0] // i, b.shape[1], i)
+
+
+MISPACKED = Mispacked()
+
+
+class OnAMachineThatSlows(Negation):
+    """Kernel and baseline alike take `SLOWED` times as long while the file named by the variable `SLOW_MACHINE` is there."""
+
+    SLOWED = 4
+    knobs = (Knob("work", 1, "How long the kernel takes, in hundreds of thousands of additions."),)
+
+    def body(self, config: Mapping[str, Value]) -> str:
+        factor = f'access(getenv("SLOW_MACHINE"), F_OK) == 0 ? {self.SLOWED} : 1'
+        work = f"long work = {config['work']} * 100000L * ({factor});"
+        return f"{RIGHT_CODE} {work} for (volatile long i = 0; i < work; i = i + 1) ;"
+
+    def baseline(self, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+        for _ in range(200 * (self.SLOWED if Path(os.environ["SLOW_MACHINE"]).exists() else 1)):
+            super().baseline(inputs, out)
+
+
+SLOWING = OnAMachineThatSlows(RIGHT_CODE)

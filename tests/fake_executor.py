@@ -24,6 +24,7 @@ class Fate:
     source: str
     builds: list[End] = field(default_factory=lambda: [1.0])
     benches: list[End] = field(default_factory=lambda: [1.0])
+    others: list[str | None] = field(default_factory=lambda: [""])  # who disturbed each of the benches
 
 
 class FakeExecutor:
@@ -89,7 +90,10 @@ class FakeExecutor:
             source = self.fates[self.name_of(job.variant)].source
             return Artifact(job.variant.id, source, source_hash=source, blob=source.encode(), compile_seconds=ms)
         if isinstance(job, BenchJob):
-            return Measurement(job.device, job.protocol.key, (ms,) * job.protocol.repeat, (Check(1, "as timed", 0.0),))
+            others = self.fates[self.name_of(job.variant)].others
+            contended = others.pop(0) if len(others) > 1 else others[0]
+            samples, checks = (ms,) * job.protocol.repeat, (Check(1, "as timed", 0.0),)
+            return Measurement(job.device, job.protocol.key, samples, checks, contended=contended)
         if isinstance(job, BaselineJob):
             return (ms,) * job.protocol.repeat
         reference = self.fates[self.name_of(job.reference)].benches[-1]

@@ -30,7 +30,7 @@ def verdict(
 ) -> Verdict:
     demanded = Acceptance(**acceptance)
     verdicts = judge(measurement, artifact, demanded, target, "float16", flops, reference, own_id)
-    assert [v.rule for v in verdicts] == ["correct", "mma", "plausible", "stable", "faster"]
+    assert [v.rule for v in verdicts] == ["correct", "mma", "plausible", "stable", "alone", "faster"]
     return next(v for v in verdicts if v.rule == rule)
 
 
@@ -80,6 +80,33 @@ def test_plausible_says_when_no_peak_is_known() -> None:
     assert said.ruling is NOT_APPLICABLE and outcomes.DEVICE.model in said.evidence
 
 
+def test_plausible_is_no_share_of_a_peak_where_only_a_bound_is_known() -> None:
+    bounded = replace(MEASUREMENT, device=replace(outcomes.DEVICE, peak_tflops={}, bound_tflops={"float16": 0.5}))
+    below, above = (verdict("plausible", bounded, flops=tflops * 1e12 * 1e-3) for tflops in (0.5, 0.51))
+    assert below.ruling is PASS and "below 0.5, more than any device of this kind can do" in below.evidence
+    assert above.ruling is FAIL and "above 0.5" in above.evidence
+    assert "%" not in below.evidence + above.evidence
+
+
+@pytest.mark.parametrize(
+    "contended, ruling, evidence",
+    [
+        ("", PASS, "nobody else computed on the device"),
+        ("other processes used 1.0 of 2 cores", FAIL, "other processes used 1.0 of 2 cores"),
+        (None, NOT_APPLICABLE, "do not tell"),
+    ],
+)
+def test_alone(contended: str | None, ruling: Ruling, evidence: str) -> None:
+    said = verdict("alone", replace(MEASUREMENT, contended=contended))
+    assert said.ruling is ruling and evidence in said.evidence
+
+
+def test_alone_is_told_where_it_is_not_asked_for() -> None:
+    said = verdict("alone", replace(MEASUREMENT, contended="other processes used 1.0 of 2 cores"), alone="none")
+    assert said.ruling is NOT_APPLICABLE and "other processes used 1.0 of 2 cores" in said.evidence
+    assert verdict("alone", replace(MEASUREMENT, contended=""), alone="none").ruling is PASS
+
+
 def test_stable() -> None:
     assert verdict("stable").ruling is PASS
     jumping = replace(MEASUREMENT, samples_ms=(1.0, 2.0) * 5)
@@ -119,7 +146,7 @@ def test_a_rejection_names_every_rule_that_failed_and_no_other() -> None:
     decision, reason = decide(verdicts)
     assert decision is Decision.REJECTED
     assert "correct: max_abs_error 1 " in reason and "faster: 0.5000x" in reason
-    assert not any(f"{rule}:" in reason for rule in ("mma", "plausible", "stable"))
+    assert not any(f"{rule}:" in reason for rule in ("mma", "plausible", "stable", "alone"))
 
 
 def test_not_applicable_is_no_failure() -> None:

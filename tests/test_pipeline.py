@@ -25,7 +25,7 @@ CUDA = Target("cuda", "sm_90a")
 CPU = Target("cpu", "x86_64")
 LOST, CRASH = JobFailed(FailureKind.LOST, "the node went away"), JobFailed(FailureKind.CRASH, "killed by SIGSEGV")
 DOES_NOT_BUILD = JobFailed(FailureKind.COMPILE_ERROR, "error: no")
-ACCEPT = Acceptance(mma="none", max_spread=3.0)
+ACCEPT = Acceptance(mma="none", max_spread=3.0, alone="none")
 
 
 def device(index: int, kind: Any = "cuda") -> Device:
@@ -40,13 +40,15 @@ def name_of(variant: Variant) -> str:
     return str(variant.config["x"])
 
 
-def make_sweep(variants: tuple[Variant, ...], devices: tuple[Device, ...], **changes: Any) -> Sweep:
+def make_sweep(
+    variants: tuple[Variant, ...], devices: tuple[Device, ...], acceptance: Acceptance = ACCEPT, **changes: Any
+) -> Sweep:
     """The first variant is the base. `fetch` fails: what a sweep built itself it need not fetch."""
 
     def fetch(variant_id: str) -> Artifact:
         raise AssertionError(f"fetched {variant_id}")
 
-    info: SweepInfo = outcomes.sweep(target=variants[0].target, acceptance=ACCEPT, swept=tuple(variants[0].config))
+    info: SweepInfo = outcomes.sweep(target=variants[0].target, acceptance=acceptance, swept=tuple(variants[0].config))
     settings: dict[str, Any] = {
         "info": replace(info, workload=variants[0].workload, device=devices[0]),
         "variants": variants,

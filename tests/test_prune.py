@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from test_expand import CUDA, FAMILY, expansion
+from tests.test_expand import CUDA, FAMILY, expansion
 
 from runner.prune import prune
 from runner.records import Limits, Value

@@ -71,6 +71,22 @@ def test_an_outcome_of_every_status_survives_json(status: Status) -> None:
     assert outcome_from_dict(json.loads(text), blob=outcomes.BLOB) == outcome
 
 
+def test_deadlines_and_who_else_computed_survive_json() -> None:
+    measured = replace(outcomes.measurement(), contended="other processes used 1.0 of 2 cores")
+    outcome = outcomes.outcome(measurement=measured, deadlines={"build": 300.0, "measure": 75.5})
+    assert outcome_from_dict(json.loads(json.dumps(to_dict(outcome))), blob=outcomes.BLOB) == outcome
+
+
+def test_what_was_written_before_these_were_recorded_still_loads() -> None:
+    data = json.loads(json.dumps(to_dict(outcomes.outcome())))
+    del data["deadlines"], data["measurement"]["contended"]
+    for device in (data["measurement"]["device"], data["baseline"]["device"]):
+        del device["bound_tflops"]
+    loaded = outcome_from_dict(data, blob=outcomes.BLOB)
+    assert loaded == outcomes.outcome() and loaded.measurement
+    assert loaded.measurement.contended is None, "nobody looked, which is not the same as nobody there"
+
+
 def test_a_failure_after_the_build_keeps_its_artifact_in_json() -> None:
     outcome = outcomes.outcome(Status.CRASH, artifact=outcomes.artifact(outcomes.variant()))
     assert outcome_from_dict(json.loads(json.dumps(to_dict(outcome))), blob=outcomes.BLOB) == outcome

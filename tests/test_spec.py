@@ -179,6 +179,7 @@ BAD = [
     ("repeat: 5", "repeat: 0", 16, "repeat takes an integer of at least 1, not 0"),
     ("repeat: 5", "finals: -1", 16, "finals takes an integer of at least 0, not -1"),
     ("repeat: 5", "repeats: 5", 16, "unknown key 'repeats' in measure: did you mean 'repeat'?"),
+    ("max_abs_error: 0.5", "alone: maybe", 17, "alone cannot be maybe: choose from: none, required"),
     ("repeat: 5", "deadline: 60", 16, "deadline takes its least and its most seconds, as [60, 600], not 60"),
     ("repeat: 5", "compile_deadline: [9]", 16, "compile_deadline takes its least and its most seconds, as [60, 300], not [9]"),
     ("repeat: 5", "deadline: [60, long]", 16, "deadline's most takes a number above 0, not long"),

@@ -293,6 +293,80 @@ def test_state_of_cuda_leaves_out_what_the_card_does_not_tell(nvidia: Callable[.
     assert state == {"clock_mhz": 1980.0, "memory_clock_mhz": 3201.0, "power_w": 455.12, "throttle": "0x0000000000000000"}
 
 
+# Of two versions of nvidia-smi, whose columns differ.
+MONITORS = {
+    "older": """# gpu         pid   type     sm    mem    enc    dec    command
+# Idx           #    C/G      %      %      %      %    name
+    0       {own}     C     97     40      -      -    python
+    0       4242     C     37      4      -      -    python train.py
+    0       4343     C      -      -      -      -    idle
+    0       4444     G      0      0      -      -    Xorg
+""",
+    "newer": """# gpu         pid   type     sm    mem    enc    dec    jpg    ofa    fb   ccpm    command
+# Idx           #    C/G      %      %      %      %      %      %    MB     MB    name
+    0       {own}     C     97     40      -      -      -      -   900      0    python
+    0       4242     C     37      4      -      -      -      -   500      0    python train.py
+    0       4343     C      -      -      -      -      -      -   500      0    idle
+    0       4444     G      0      0      -      -      -      -    50      0    Xorg
+""",
+}
+NOBODY = "# gpu   pid   type   sm   mem   command\n# Idx     #    C/G    %     %   name\n    0     -      -    -     -   -\n"
+
+
+@pytest.mark.parametrize("said", MONITORS.values(), ids=MONITORS)
+def test_others_on_an_nvidia_card_are_those_that_keep_it_busy(tool: Tools, said: str) -> None:
+    tool("nvidia-smi", said.format(own=os.getpid()))
+    found = backend("cuda").others(Device("cuda", "NVIDIA H200", uuid="GPU-aa"))()
+    assert found == "on the device while this was timed: python train.py (pid 4242) at 37 %"
+
+
+def test_an_nvidia_card_of_ones_own(tool: Tools) -> None:
+    alone = [line for line in MONITORS["newer"].splitlines(keepends=True) if "4242" not in line]
+    tool("nvidia-smi", "".join(alone).format(own=os.getpid()))
+    assert backend("cuda").others(Device("cuda", "NVIDIA H200"))() == ""
+
+
+@pytest.mark.parametrize("said, code", [(MONITORS["newer"].format(own=1), 0), (NOBODY, 0), ("", 0), ("Not supported", 6)])
+def test_a_tool_that_does_not_know_our_own_process_knows_nothing_of_others(tool: Tools, said: str, code: int) -> None:
+    """In a container processes have other numbers than outside, where the tool has its own from."""
+    tool("nvidia-smi", said, code)
+    assert backend("cuda").others(Device("cuda", "NVIDIA H200"))() is None
+
+
+PROCESSES = """| MX-SMI 2.2.9                        Kernel Mode Driver Version: 3.4.4           |
+| 0           MetaX C500             | 0000:12:00.0        | 0%                   |
++------------------------------------+---------------------+----------------------+
+| Process:                                                                        |
+|  GPU                    PID         Process Name                 GPU Memory     |
+|                                                                  Usage(MiB)     |
+|=================================================================================|
+{rows}+---------------------------------------------------------------------------------+
+"""
+
+
+@pytest.mark.parametrize(
+    "pids, expected",
+    [
+        (("own",), ""),
+        (("own", "4242"), "on the device while this was timed: python train (pid 4242)"),
+        (("4242",), None),
+        ((), None),
+    ],
+)
+def test_others_on_a_metax_card(tool: Tools, pids: tuple[str, ...], expected: str | None) -> None:
+    owned = [pid.replace("own", str(os.getpid())) for pid in pids]
+    rows = "".join(f"|  0                  {pid:>7}         python train                 1234           |\n" for pid in owned)
+    rows += "|  1                  5555         python other card            1234           |\n"
+    tool("mx-smi", PROCESSES.format(rows=rows))
+    assert backend("maca").others(Device("maca", "MetaX C500"))() == expected
+
+
+def test_others_where_there_is_no_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert backend("cuda").others(Device("cuda", "X"))() is None
+    assert backend("maca").others(Device("maca", "X"))() is None
+
+
 def test_registers_and_spills_from_the_compilers_log() -> None:
     log = """ptxas info    : 0 bytes gmem
     8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads

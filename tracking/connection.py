@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import tempfile
 import time
 import uuid
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-QUICK = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "4"}
-"""For the first request: MLflow's own seven retries would keep a person waiting for minutes for a server that is down."""
+TIMEOUT = "4"
+"""Seconds for a request, where MLflow's own two minutes and seven retries would keep a person or a sweep waiting."""
 
 PROBE = "sweep-runner probe"
 
@@ -61,7 +62,7 @@ def connect(uri: str) -> MlflowClient:
     _quiet()
     from mlflow import MlflowClient
 
-    with one_line(uri), _quick():
+    with one_line(uri), quick(retries=1):
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
     return client
@@ -76,9 +77,10 @@ def _quiet() -> None:
 
 
 @contextmanager
-def _quick() -> Iterator[None]:
-    """MLflow reads its retry settings from the environment at every request; what the user set there is obeyed."""
-    mine = {k: v for k, v in QUICK.items() if k not in os.environ}
+def quick(retries: int) -> Iterator[None]:
+    """MLflow reads these settings from the environment at every request; what the user set there is obeyed."""
+    wanted = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries), "MLFLOW_HTTP_REQUEST_TIMEOUT": TIMEOUT}
+    mine = {k: v for k, v in wanted.items() if k not in os.environ}
     os.environ.update(mine)
     try:
         yield
@@ -127,6 +129,12 @@ def explain(uri: str, error: Exception) -> str:
         )
     if "mlflow-artifacts URI was supplied" in text:
         return f"{where}: the artifacts of this experiment lie behind an MLflow server: set MLFLOW_TRACKING_URI to that server"
+    if code := re.search(r"too many (\d+) error responses|failed with error code (5\d\d)", text):
+        return f"{where}: the server answers with error {code[1] or code[2]}: what went wrong is in its own log"
+    if is_server(uri) and "Read timed out" in text:
+        return f"{where}: it does not answer in time: look at the server, or correct MLFLOW_TRACKING_URI"
+    if "disk is full" in text or "No space left" in text:
+        return f"{where}: no room left on its disk"
     if is_server(uri) and any(sign in text for sign in ("Connection refused", "timed out", "NameResolution", "Max retries")):
         return f"{where}: nothing answers there: start it with `mlflow server`, or correct MLFLOW_TRACKING_URI"
     if (

@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.paths import atomic_write
+from runner.paths import TEMPORARY, atomic_write, writing
 
 HEADER = "header.json"
+LOCK = "lock"
 SUFFIX = ".record"
+DAMAGED = ".damaged"
 
 
 class Journal:
@@ -26,8 +28,8 @@ class Journal:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        numbers = [int(path.stem) for path in folder.glob(f"*{SUFFIX}")] if folder.is_dir() else []
-        self._next = max(numbers, default=0) + 1
+        names = (path.name.partition(".")[0] for path in folder.glob(f"*{SUFFIX}*"))
+        self._next = max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
     def begin(self, header: dict[str, Any]) -> None:
         atomic_write(self.folder / HEADER, _sealed(header, b""))
@@ -45,37 +47,43 @@ class Journal:
         return path
 
     def pending(self) -> list[Path]:
-        return sorted(self.folder.glob(f"*{SUFFIX}"))
+        """The records that are here, oldest first."""
+        return sorted(path for path in self.folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
 
     @staticmethod
     def read(path: Path) -> tuple[dict[str, Any], bytes] | None:
-        """A record and its blob; None where the file does not match its checksum. Such a file is set aside, never used."""
-        found = _opened(path)
-        if found is None:
-            with contextlib.suppress(OSError):
-                path.rename(path.with_suffix(".damaged"))
-        return found
+        """A record and its blob; None where the file does not match its checksum."""
+        return _opened(path)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
         """Whether this process may use the journal: one does at a time, and a dead one's hold ends with it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("ab") as file:
+        with contextlib.ExitStack() as stack:
+            with writing(self.folder / LOCK):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context((self.folder / LOCK).open("ab"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 yield False
                 return
             yield True
 
     def end(self) -> None:
-        """Remove the folder once nothing is pending; damaged records stay for a person to look at."""
+        """Remove the folder once nothing is pending; what is damaged stays for a person to look at."""
         if self.pending():
             return
-        for name in (HEADER, "lock"):
-            (self.folder / name).unlink(missing_ok=True)
+        for path in (self.folder / HEADER, self.folder / LOCK, *self.folder.glob(f".*{TEMPORARY}")):
+            path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
+
+
+def set_aside(path: Path) -> Path:
+    """Keep a damaged record, or a journal whose header is, out of every later replay: its new name."""
+    kept = path.with_name(path.name + DAMAGED)
+    with writing(kept):
+        return path.rename(kept)
 
 
 def _sealed(record: dict[str, Any], blob: bytes) -> bytes:

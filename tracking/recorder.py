@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.errors import InfrastructureLost
+from runner.errors import NotFound, RequestError, RunnerError
 from runner.paths import SPOOL
 from runner.records import (
+    UNSETTLED,
     Decision,
     Outcome,
     Paired,
@@ -23,13 +25,22 @@ from runner.records import (
     paired_from_dict,
     to_dict,
 )
-from tracking.connection import without_password
-from tracking.journal import Journal
+from tracking.connection import quick, without_password
+from tracking.journal import DAMAGED, Journal, set_aside
 from tracking.store import Store
 from tracking.stored import sweep_info
 
-PATIENCE = 20.0
-"""Seconds between attempts while MLflow does not answer; each attempt keeps the sweep waiting for its time-out."""
+SLOW = 5.0
+"""Seconds for one delivery, beyond which MLflow counts as slow. Between two records more than that is not begun."""
+
+REST = 9.0
+"""While MLflow is slow or silent a rest follows each attempt, so many times as long: it gets a tenth of the sweep's time."""
+
+SHORTEST_REST = 5.0
+LAST_DELIVERY = 60.0
+"""Seconds that the end of a sweep waits for what MLflow has not got yet."""
+
+LAST_DELIVERY_INTERRUPTED = 10.0
 
 
 class Recorder:
@@ -39,21 +50,26 @@ class Recorder:
     """
 
     def __init__(self, store: Store, info: SweepInfo, planned: int, flops: float, say: Callable[[str], None]):
-        self.store, self.info, self.say = store, info, say
-        self._stack = contextlib.ExitStack()
+        self.info, self.say = info, say
+        self._uri = store.uri
+        self._behind = False
+        self._not_before = -math.inf
         self._journal = Journal(SPOOL / info.id)
-        self._silent_since: float | None = None
-        self.parent = store.open_sweep(info, planned)
-        if not self._stack.enter_context(self._journal.held()):
-            raise InfrastructureLost(f"sweep {info.id} is being run by another process")
-        header = {"info": to_dict(info), "parent": self.parent, "flops": flops, "uri": without_password(store.uri)}
-        self._journal.begin(header)
+        with contextlib.ExitStack() as stack, quick(retries=0):
+            if not stack.enter_context(self._journal.held()):
+                raise RequestError(f"sweep {info.id} is being run by another process: wait for it, or interrupt it")
+            header = {"info": to_dict(info), "planned": planned, "flops": flops, "uri": without_password(store.uri)}
+            self._journal.begin(header)
+            self.parent = store.open_sweep(info, planned)
+            self._held = stack.pop_all()
         self._replay = _Replay(store, info, self.parent, flops)
 
     def write(self, outcome: Outcome) -> None:
+        """Returns once the outcome is on disk. Raises InfrastructureLost where the disk does not take it."""
         blob = outcome.artifact.blob if outcome.artifact else b""
         self._journal.add({"kind": "outcome", "outcome": to_dict(outcome)}, blob)
-        self._deliver()
+        if outcome.status not in UNSETTLED:  # what an interrupt cancels comes in hundreds: those go with the last delivery
+            self._deliver(SLOW)
 
     def amend(
         self,
@@ -76,16 +92,17 @@ class Recorder:
                 "drift": drift,
             }
         )
-        self._deliver()
+        self._deliver(SLOW)
 
     def close(self, rows: Sequence[RankedRow], failures: Mapping[str, int], summary: str, status: str) -> None:
         """End the sweep's record. What MLflow has not got by now waits in the journal for a later command."""
-        self._journal.add(
-            {"kind": "close", "rows": to_dict(list(rows)), "failures": dict(failures), "summary": summary, "status": status}
-        )
-        self._deliver(at_once=True)
-        self._journal.end()
-        self._stack.close()
+        with self._held:
+            self._journal.add(
+                {"kind": "close", "rows": to_dict(list(rows)), "failures": dict(failures), "summary": summary, "status": status}
+            )
+            self._not_before = -math.inf
+            self._deliver(LAST_DELIVERY_INTERRUPTED if status == "KILLED" else LAST_DELIVERY)
+            self._journal.end()
 
     def run_id(self, outcome: Outcome) -> str:
         """The MLflow run of an outcome; empty while MLflow has not got it."""
@@ -95,24 +112,38 @@ class Recorder:
     def pending(self) -> int:
         return len(self._journal.pending())
 
-    def _deliver(self, at_once: bool = False) -> None:
-        if self._silent_since is not None and not at_once and time.monotonic() - self._silent_since < PATIENCE:
+    def _deliver(self, seconds: float) -> None:
+        """Bring MLflow what waits for it, for about so long."""
+        started = time.monotonic()
+        if started < self._not_before:
             return
+        trouble = ""
         try:
-            self._replay.run(self._journal)
-        except InfrastructureLost as lost:
-            if self._silent_since is None:
-                self.say(f"{lost}; outcomes are kept in {self._journal.folder} until it answers, and measuring goes on")
-            self._silent_since = time.monotonic()
-            return
-        if self._silent_since is not None:
+            self._replay.run(self._journal, seconds)
+        except RunnerError as error:
+            trouble = str(error)
+        took = time.monotonic() - started
+        if not trouble and took > 2 * seconds:
+            trouble = f"MLflow at {without_password(self._uri)}: slow, an answer took {took:.0f} s"
+        if trouble or took > SLOW:
+            self._not_before = time.monotonic() + max(SHORTEST_REST, REST * took)
+        self._tell(trouble)
+
+    def _tell(self, trouble: str) -> None:
+        for path in self._replay.damaged:
+            self.say(f"a record was damaged on disk, and is not used: {path}")
+        self._replay.damaged.clear()
+        if trouble and not self._behind:
+            self.say(f"{trouble}; outcomes are kept in {self._journal.folder} meanwhile, and measuring goes on")
+            self._behind = True
+        elif not trouble and self._behind and not self.pending:
             self.say("MLflow answers again: everything that was kept is there now")
-            self._silent_since = None
+            self._behind = False
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of one journal that an earlier command left behind."""
+    """What became of one journal that an earlier command left behind. With a `problem`, some records did not get there."""
 
     sweep_id: str
     records: int
@@ -120,25 +151,45 @@ class Replayed:
 
 
 def replay_all(store: Store, root: Path = SPOOL) -> list[Replayed]:
-    """Bring what earlier sweeps left in the journal to MLflow, in order. Journals of other stores or of live sweeps are left."""
+    """Bring what earlier sweeps left in the journal to MLflow, in order, and end the record of those whose driver died.
+
+    Journals of sweeps that run now are left alone.
+    """
     found = []
-    for folder in sorted(p for p in root.glob("*") if p.is_dir()):
+    for folder in sorted(p for p in root.glob("*") if p.is_dir() and p.suffix != DAMAGED):
         journal = Journal(folder)
         with journal.held() as mine:
-            header = journal.header()
-            if not mine or header is None or header["uri"] != without_password(store.uri):
-                continue
-            count = len(journal.pending())
-            info = sweep_info(header["info"])
-            try:
-                _Replay(store, info, store.open_sweep(info, 0), header["flops"]).run(journal)
-            except InfrastructureLost as lost:
-                found.append(Replayed(info.id, 0, str(lost)))
-                continue
-            journal.end()
-        if count:
-            found.append(Replayed(info.id, count))
+            if mine and (late := _replay_one(store, journal)):
+                found.append(late)
     return found
+
+
+def _replay_one(store: Store, journal: Journal) -> Replayed | None:
+    waiting, header = len(journal.pending()), journal.header()
+    if header is None:
+        if not waiting:
+            journal.end()
+            return None
+        kept = set_aside(journal.folder)
+        return Replayed(journal.folder.name, 0, f"their header was damaged on disk, so they are not used and kept in {kept}")
+    info = sweep_info(header["info"])
+    if header["uri"] != without_password(store.uri):
+        return Replayed(info.id, 0, f"they are for MLflow at {header['uri']}") if waiting else None
+    damaged: list[Path] = []
+    try:
+        with quick(retries=1):
+            if waiting:
+                replay = _Replay(store, info, store.open_sweep(info, header["planned"]), header["flops"])
+                replay.run(journal)
+                damaged = replay.damaged
+            store.abandon_sweep(info)
+    except RunnerError as lost:
+        return Replayed(info.id, waiting - len(journal.pending()), str(lost))
+    journal.end()
+    if damaged:
+        names = ", ".join(str(path) for path in damaged)
+        return Replayed(info.id, waiting - len(damaged), f"damaged on disk, and not used: {names}")
+    return Replayed(info.id, waiting) if waiting else None
 
 
 class _Replay:
@@ -147,34 +198,64 @@ class _Replay:
     def __init__(self, store: Store, info: SweepInfo, parent: str, flops: float):
         self.store, self.info, self.parent, self.flops = store, info, parent, flops
         self.run_ids: dict[tuple[str, int], str] = {}
+        self.damaged: list[Path] = []
 
-    def run(self, journal: Journal) -> None:
-        for path in journal.pending():
-            found = journal.read(path)
-            if found is not None:
-                self._apply(*found)
-                path.unlink()
+    def run(self, journal: Journal, seconds: float = math.inf) -> None:
+        """Stops between two records once so many seconds are over."""
+        end = time.monotonic() + seconds
+        with quick(retries=0):
+            for path in journal.pending():
+                if not self._apply(journal.read(path)):
+                    self.damaged.append(set_aside(path))
+                else:
+                    path.unlink()
+                if time.monotonic() > end:
+                    return
 
-    def _apply(self, record: Mapping[str, Any], blob: bytes) -> None:
+    def _apply(self, found: tuple[Mapping[str, Any], bytes] | None) -> bool:
+        """Whether the record was one that can be read."""
+        try:
+            bring = self._understood(*found) if found else None
+        except (KeyError, TypeError, ValueError):  # of a version that had other records
+            bring = None
+        if bring is not None:
+            bring()
+        return bring is not None
+
+    def _understood(self, record: Mapping[str, Any], blob: bytes) -> Callable[[], None]:
+        """What brings a record to the store."""
         if record["kind"] == "outcome":
             outcome = outcome_from_dict(record["outcome"], blob)
-            self.run_ids[outcome.variant.id, outcome.attempt] = self.store.write(self.parent, self.info, outcome, self.flops)
-        elif record["kind"] == "amend":
-            self._amend(record)
-        else:
-            rows = [self._row(row) for row in record["rows"]]
-            self.store.close_sweep(
-                self.parent, self.info, rows, record["failures"], record["summary"], record["status"], self.flops
-            )
+            return lambda: self._write(outcome)
+        if record["kind"] == "amend":
+            decision, reason, drift = Decision(record["decision"]), record["reason"], record["drift"]
+            verdicts = [Verdict(v["rule"], Ruling(v["ruling"]), v["evidence"]) for v in record["verdicts"]]
+            paired = paired_from_dict(record["paired"]) if record["paired"] else None
+            key = (record["run_id"], record["variant"], record["attempt"])
+            return lambda: self._amend(*key, decision, reason, verdicts, paired, drift)
+        rows = [_row(row) for row in record["rows"]]
+        ending = (record["failures"], record["summary"], record["status"])
+        return lambda: self._close(rows, *ending)
 
-    def _amend(self, record: Mapping[str, Any]) -> None:
-        run_id = record["run_id"] or self.store.run_of(self.info, record["variant"], record["attempt"])
-        verdicts = [Verdict(v["rule"], Ruling(v["ruling"]), v["evidence"]) for v in record["verdicts"]]
-        paired = paired_from_dict(record["paired"]) if record["paired"] else None
-        self.store.amend(run_id, Decision(record["decision"]), record["reason"], verdicts, paired, record["drift"])
+    def _write(self, outcome: Outcome) -> None:
+        run_id = self.store.write(self.parent, self.info, outcome, self.flops)
+        self.run_ids[outcome.variant.id, outcome.attempt] = run_id
 
-    def _row(self, data: Mapping[str, Any]) -> RankedRow:
-        outcome = outcome_from_dict(data["outcome"])
-        paired = paired_from_dict(data["paired"]) if data["paired"] else None
-        row = RankedRow(data["run_id"], outcome, paired, data["reused"])
-        return row if row.run_id else replace(row, run_id=self.store.run_of(self.info, outcome.variant.id, outcome.attempt))
+    def _amend(self, run_id: str, variant_id: str, attempt: int, *change: Any) -> None:
+        with contextlib.suppress(NotFound):  # a person deleted the run, or its record was damaged
+            self.store.amend(run_id or self.store.run_of(self.info, variant_id, attempt), *change)
+
+    def _close(self, rows: Sequence[RankedRow], failures: Mapping[str, int], summary: str, status: str) -> None:
+        found = [row if row.run_id else replace(row, run_id=self._run_of(row.outcome)) for row in rows]
+        self.store.close_sweep(self.parent, self.info, found, failures, summary, status, self.flops)
+
+    def _run_of(self, outcome: Outcome) -> str:
+        try:
+            return self.store.run_of(self.info, outcome.variant.id, outcome.attempt)
+        except NotFound:
+            return ""
+
+
+def _row(data: Mapping[str, Any]) -> RankedRow:
+    paired = paired_from_dict(data["paired"]) if data["paired"] else None
+    return RankedRow(data["run_id"], outcome_from_dict(data["outcome"]), paired, data["reused"])

@@ -56,17 +56,30 @@ class Store:
     def open_sweep(self, info: SweepInfo, planned: int) -> str:
         """Begin a sweep, or take it up again: the parent run's id. What an earlier driver left half-written is removed."""
         experiment = self._experiment(info.workload, info.device.model)
-        query = f"tags.{layout.KIND} = '{layout.KIND_SWEEP}' AND tags.{layout.SWEEP_ID} = '{info.id}'"
-        for run in queries.runs(self.client, [experiment], query):
+        self._written.pop(info.id, None)
+        run = self._parent(info)
+        if run is None:
+            self.client.set_experiment_tag(experiment, *view.tag(info.id, info.swept))
+            tags = contents.sweep_tags(info, planned)
+            run = self.client.create_run(experiment, tags=tags, run_name=f"{info.name} {info.id}")
+            connection.demand_reachable(self.uri, run.info.artifact_uri)
+            self._written[info.id] = {}
+        else:
             self.client.update_run(run.info.run_id, status="RUNNING")
             self._index(info)
-            return str(run.info.run_id)
-        self._written[info.id] = {}
-        self.client.set_experiment_tag(experiment, *view.tag(info.id, info.swept))
-        run = self.client.create_run(experiment, tags=contents.sweep_tags(info, planned), run_name=f"{info.name} {info.id}")
-        connection.demand_reachable(self.uri, run.info.artifact_uri)
         self._upload(run, {layout.SWEEP_FILE: info.text.encode(), layout.SWEEP_JSON: contents.dump(info)})
         return str(run.info.run_id)
+
+    @guarded
+    def abandon_sweep(self, info: SweepInfo) -> None:
+        """End the record of a sweep whose driver died before it did so, if there is one. A sweep that was closed is left."""
+        run = self._parent(info)
+        if run is None or run.info.status != "RUNNING":
+            return
+        self._written.pop(info.id, None)
+        self._index(info)
+        self._log(run.info.run_id, {}, closing.abandoned(run.data.tags[layout.NOTE], info.id))
+        self.client.set_terminated(run.info.run_id, "KILLED")
 
     @guarded
     def write(self, parent: str, info: SweepInfo, outcome: Outcome, flops: float | None = None) -> str:
@@ -151,6 +164,8 @@ class Store:
 
         `rows` are best first. `failures` counts by status, or by `status: reason`. Closing again replaces what was there.
         """
+        self._written.pop(info.id, None)
+        self._index(info)  # looks again, and removes what a write that MLflow did not answer left behind
         run = self.client.get_run(parent)
         self._upload(run, closing.files(info, rows, failures, summary, flops))
         self._log(parent, closing.metrics(rows, failures), closing.tags(run.data.tags[layout.NOTE], failures, summary))
@@ -256,6 +271,14 @@ class Store:
             self._experiments[name] = str(found.experiment_id)
         return self._experiments[name]
 
+    def _parent(self, info: SweepInfo) -> Run | None:
+        """A sweep's own run. A second one is what a request that was sent twice, or answered too late, left behind."""
+        experiment = self._experiment(info.workload, info.device.model)
+        query = f"tags.{layout.KIND} = '{layout.KIND_SWEEP}' AND tags.{layout.SWEEP_ID} = '{info.id}'"
+        found = list(queries.runs(self.client, [experiment], query))
+        self._remove(found[1:])
+        return found[0] if found else None
+
     def _index(self, info: SweepInfo) -> dict[tuple[str, int], str]:
         """What a sweep has written, by variant and attempt: asked of MLflow once, since nobody else writes it."""
         if info.id not in self._written:
@@ -269,10 +292,13 @@ class Store:
 
     def _reap(self, found: Sequence[Run]) -> int:
         leftovers = [run for run in found if _unfinished(run)]
-        for run in leftovers:
+        self._remove(leftovers)
+        return len(leftovers)
+
+    def _remove(self, runs: Iterable[Run]) -> None:
+        for run in runs:
             self.client.set_terminated(run.info.run_id, "KILLED")
             self.client.delete_run(run.info.run_id)
-        return len(leftovers)
 
     def _run(self, run_id: str) -> Run:
         from mlflow.exceptions import MlflowException

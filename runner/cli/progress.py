@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 
 from runner import stats
 from runner.cli.render import outcome_line
-from runner.records import Outcome
+from runner.records import Outcome, Status
 from runner.sweep import Progress, Sweep
 
 
@@ -33,6 +33,8 @@ class Watcher:
         self.stage = progress.stage
 
     def tell(self, outcome: Outcome) -> None:
+        if outcome.status is Status.CANCELLED:  # hundreds of them, and all the same
+            return
         self.console.print(outcome_line(outcome, self.sweep.info.swept, self.sweep.flops), markup=False, soft_wrap=True)
 
     def say(self, line: str) -> None:

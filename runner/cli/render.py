@@ -97,9 +97,10 @@ def header(plan: Planned) -> list[str]:
 
 def replayed(late: Replayed) -> str:
     """What became of records that an earlier command could not bring to MLflow."""
-    if late.problem:
-        return f"records of sweep {late.sweep_id} still wait: {late.problem}"
-    return f"brought {late.records} records of sweep {late.sweep_id} to MLflow, which an earlier command could not"
+    brought = f"brought {late.records} records of sweep {late.sweep_id} to MLflow, which an earlier command could not"
+    if not late.problem:
+        return brought
+    return f"{f'{brought}; others' if late.records else f'records of sweep {late.sweep_id}'} are not there: {late.problem}"
 
 
 def report(found: Report, flops: float) -> list[Any]:
@@ -226,6 +227,7 @@ def shown(stored: Stored) -> list[Any]:
         f"run {stored.run_id}  variant {variant.id}  sweep {stored.sweep_name} {stored.sweep_id}  {stored.written_at[:16]}",
         f"{variant.workload.name} on {stored.device_model}, {variant.target}, protocol {variant.protocol}",
         f"{outcome.status.value}, {stored.decision.value}: {outcome.reason}",
+        _attempt(outcome),
         "",
         table(("knob", "value"), [(k, str(v)) for k, v in variant.config.items()]),
     ]
@@ -242,6 +244,12 @@ def shown(stored: Stored) -> list[Any]:
     if outcome.failure is not None and outcome.failure.output:
         parts += ["it printed:", outcome.failure.output]
     return parts
+
+
+def _attempt(outcome: Outcome) -> str:
+    """`attempt 1; deadlines: build 300 s, measure 120 s`."""
+    deadlines = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in outcome.deadlines.items())
+    return f"attempt {outcome.attempt}" + (f"; deadlines: {deadlines}" if deadlines else "")
 
 
 def verdicts(outcome: Outcome) -> Table:

@@ -142,41 +142,51 @@ def status(sweep: str, json_: bool) -> None:
 def _run(address: str | None, make: Callable[[Any, Any], Any]) -> None:
     """Plan with what `make` gives, measure what is missing, show what came of it. Ends the process with its exit code."""
     from runner.cli import render
-    from runner.cli.interrupt import INTERRUPTED, twice_is_now
-    from runner.cli.progress import watching
     from runner.errors import RunnerError
+    from runner.interrupt import INTERRUPTED, interrupt
+
+    console = render.console()
+    with interrupt.handled():
+        report, where = _measured(address, make, console)
+        _show([*render.report(report, report.sweep.flops), *where])
+    if report.interrupted or interrupt.asked:
+        raise SystemExit(INTERRUPTED)
+    if not report.rows:
+        raise RunnerError("nothing could be measured")
+
+
+def _measured(address: str | None, make: Callable[[Any, Any], Any], console: Any) -> tuple[Any, list[str]]:
+    """The report of what is planned, once it is measured, and where MLflow shows it."""
+    from runner.cli import render
+    from runner.cli.progress import watching
     from runner.planning import local_devices, sweep_of
     from runner.submit import submit as run_sweep
     from runner.submit import taken_over
     from tracking.recorder import replay_all
     from tracking.store import Store
 
-    store, console = Store(), render.console()
+    store = Store()
     executor = _ray(address) if address else None
     try:
         for late in replay_all(store):
-            console.print(render.replayed(late), markup=False)
+            console.print(render.replayed(late), markup=False, soft_wrap=True)
         planned, again = make(executor.devices if executor else local_devices, store)
         sweep = sweep_of(planned, store, again)
         runs = {k: v.run_id for k, v in planned.known.items()}
         for line in render.header(planned):
-            console.print(line, markup=False)
+            console.print(line, markup=False, soft_wrap=True)
         if not planned.missing and again is None:
             console.print("everything is measured already: nothing was started (--fresh measures again)")
             report = taken_over(sweep, runs)
         else:
             store.check()
             executor = executor or _ray(None)
-            with twice_is_now(), watching(console, sweep) as watcher:
+            with watching(console, sweep) as watcher:
                 report = run_sweep(sweep, store, runs, executor, watcher.watch, watcher.tell, watcher.say)
     finally:
         if executor is not None:
             executor.close()
-    _show([*render.report(report, sweep.flops), *_where(store, report)])
-    if report.interrupted:
-        raise SystemExit(INTERRUPTED)
-    if not report.rows:
-        raise RunnerError("nothing could be measured")
+    return report, _where(store, report)
 
 
 def _ray(address: str | None) -> Any:
@@ -187,10 +197,15 @@ def _ray(address: str | None) -> Any:
 
 def _where(store: Any, report: Any) -> list[str]:
     """Where MLflow shows it: every variant's run leads to its experiment and its sweep."""
+    from runner.errors import InfrastructureLost
+
     run_ids = [i for i in [row.run_id for row in report.rows] + [run_id for run_id, _ in report.others] if i]
     if not run_ids or report.pending:
         return []
-    stored = store.load(run_ids[0])
+    try:
+        stored = store.load(run_ids[0])
+    except InfrastructureLost:  # it went away just now, and nothing but this line needs it
+        return []
     return ["", f"in MLflow: {store.ui_hint(stored.experiment_id, report.sweep.info.id if report.parent else stored.sweep_id)}"]
 
 

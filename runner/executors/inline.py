@@ -6,6 +6,7 @@ from collections import deque
 
 from runner.build import BuildJob
 from runner.executors.base import Done, Job, build_child, measure_child, run_build, run_measure
+from runner.interrupt import interrupt
 from runner.records import Device, TargetKind
 from runner.targets.base import backend
 
@@ -29,6 +30,10 @@ class InlineExecutor:
 
     def next(self) -> Done:
         job, deadline = self._waiting.popleft()
+        with interrupt.let_through():
+            return self._run(job, deadline)
+
+    def _run(self, job: Job, deadline: float) -> Done:
         if isinstance(job, BuildJob):
             return run_build(self._builder, job, deadline)
         key = (job.device.kind, job.device.index)

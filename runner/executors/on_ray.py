@@ -14,15 +14,22 @@ import sys
 from typing import Any, cast
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Done, Job, build_child, measure_child, run_build, run_measure
+from runner.interrupt import interrupt
 from runner.process.child import Child
 from runner.records import Device, TargetKind
 from runner.targets.base import BACKENDS, backend
+
+LOOK = 2.0
+"""Seconds between two looks at whether Ray is still there: it does not say so itself for a minute, and then ends the process."""
+
+ANSWER = 3.0  # seconds that it may take to answer
+PATIENCE = 3  # looks in a row without an answer
 
 _builder: Child | None = None
 
@@ -74,11 +81,17 @@ class RayExecutor:
             raise InfrastructureLost(f"no Ray at {where}: {' '.join(str(error).split())[:400]}") from error
         self._running: dict[Any, tuple[Job, Device | None]] = {}
         self._measurers: dict[tuple[str, int], Any] = {}
+        self._room = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._vital = _vital()
+        self._unanswered = 0
 
     def devices(self, kind: TargetKind) -> tuple[Device, ...]:
         """Of every node, as its own vendor tool lists them."""
-        strategies = [NodeAffinitySchedulingStrategy(n["NodeID"], soft=False) for n in ray.nodes() if n["Alive"]]
-        found = ray.get([_devices.options(scheduling_strategy=s).remote(kind) for s in strategies], timeout=120)
+        try:
+            strategies = [NodeAffinitySchedulingStrategy(n["NodeID"], soft=False) for n in ray.nodes() if n["Alive"]]
+            found = ray.get([_devices.options(scheduling_strategy=s).remote(kind) for s in strategies], timeout=120)
+        except RayError as error:
+            raise InfrastructureLost(f"Ray does not tell of its devices: {_first_line(error)}") from error
         return tuple(device for node in found for device in node)
 
     def submit(self, job: Job, deadline: float) -> None:
@@ -90,18 +103,20 @@ class RayExecutor:
 
     def builders(self) -> int:
         """Twice what the cluster has room for, so that none idles while the driver writes a record."""
-        return 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        return self._room
 
     def next(self) -> Done:
-        (reference,), _ = ray.wait(list(self._running), num_returns=1)
+        """Raises InfrastructureLost when Ray itself is gone."""
+        with interrupt.let_through():
+            reference = self._wait()
         job, device = self._running.pop(reference)
         try:
             done: Done = ray.get(reference)
         except RayError as error:
+            self._demand_ray()
             if device is not None:
                 self._drop(device)
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            return Done(job, failure=JobFailed(FailureKind.LOST, f"{type(error).__name__}: {lines[0] if lines else ''}"))
+            return Done(job, failure=JobFailed(FailureKind.LOST, _first_line(error)))
         return dataclasses.replace(done, job=job)
 
     def resources(self) -> dict[str, float]:
@@ -130,6 +145,27 @@ class RayExecutor:
         if actor is not None:
             ray.kill(actor)
 
+    def _wait(self) -> Any:
+        while True:
+            ended, _ = ray.wait(list(self._running), num_returns=1, timeout=LOOK)
+            if ended:
+                return ended[0]
+            self._demand_ray()
+
+    def _demand_ray(self) -> None:
+        """Raises InfrastructureLost when a process that Ray cannot do without refuses us, or is silent again and again."""
+        for what, host, port in self._vital:
+            try:
+                socket.create_connection((host, port), timeout=ANSWER).close()
+            except ConnectionRefusedError as error:
+                raise InfrastructureLost(f"Ray's {what} at {host}:{port} is gone") from error
+            except OSError as error:
+                self._unanswered += 1
+                if self._unanswered >= PATIENCE:
+                    raise InfrastructureLost(f"Ray's {what} at {host}:{port} does not answer: {error}") from error
+                return
+        self._unanswered = 0
+
 
 def is_accelerator(kind: TargetKind) -> bool:
     return backend(kind).torch_device != "cpu"
@@ -156,3 +192,18 @@ def demand_answer(address: str) -> None:
         socket.create_connection((host or "127.0.0.1", int(port)), timeout=5).close()
     except OSError as error:
         raise InfrastructureLost(f"no Ray at {address}: {error.strerror or error} (start one with `ray start --head`)") from error
+
+
+def _vital() -> tuple[tuple[str, str, int], ...]:
+    """What this process depends on, as name, host and port: the cluster's head, and this machine's own part of Ray."""
+    context = ray.get_runtime_context()
+    host, _, port = context.gcs_address.rpartition(":")
+    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    return ("head", host.strip("[]"), int(port)), ("raylet", own["NodeManagerAddress"], own["NodeManagerPort"])
+
+
+def _first_line(error: RayError) -> str:
+    """What went wrong, in a line: Ray wraps what was raised in a worker in pages."""
+    said: BaseException = error.cause if isinstance(error, RayTaskError) and error.cause else error
+    lines = [line.strip() for line in str(said).splitlines() if line.strip()]
+    return f"{type(said).__name__}: {lines[0] if lines else 'no message'}"

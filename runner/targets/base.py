@@ -57,6 +57,12 @@ class Backend(Protocol):
     def state(self, device: Device) -> dict[str, float | str]:
         """Clock, power, temperature, threads: what a timing was taken under, where a tool tells."""
 
+    def others(self, device: Device) -> Callable[[], str | None]:
+        """Begins to look at who else computes on the device; what it returns ends the look and says who.
+
+        One line for people, "" for nobody, None where it cannot be told.
+        """
+
     def versions(self) -> dict[str, str]:
         """Driver, toolkit and compiler."""
 

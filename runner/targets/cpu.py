@@ -14,9 +14,13 @@ from typing import Any
 
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
+from runner.targets import cpu_time
 
 STACK_FOR_TILES = 4 << 20
 """Bytes of tiles that a kernel may keep on the stack: half of Linux's usual 8 MiB."""
+
+BOUND_TFLOPS: Mapping[str, Mapping[str, float]] = {"x86_64": {"float32": 64 * 6.0e-3}}
+"""By architecture. What one core cannot exceed: two 512-bit multiply-adds a cycle, at 6 GHz. No processor's actual peak."""
 
 FLUSH_BYTES = 64 << 20
 """More than the last-level cache share of one core on the machines this was tried on."""
@@ -36,7 +40,7 @@ class CPUBackend:
         return Limits(None, STACK_FOR_TILES, None, ("float32", "float16"))
 
     def devices(self) -> tuple[Device, ...]:
-        return (Device("cpu", cpu_model(), host=platform.node()),)
+        return (Device("cpu", cpu_model(), host=platform.node(), bound_tflops=BOUND_TFLOPS.get(platform.machine(), {})),)
 
     def visible(self, device: Device | None) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": "", "MACA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -78,6 +82,9 @@ class CPUBackend:
         clocks = [float(line.split(":")[1]) for line in _cpuinfo() if line.startswith("cpu MHz")]
         found: dict[str, float | str] = {"threads": 1.0, "load_1m": os.getloadavg()[0]}
         return found | ({"clock_mhz": max(clocks)} if clocks else {})
+
+    def others(self, device: Device) -> Callable[[], str | None]:
+        return cpu_time.look()
 
     def versions(self) -> dict[str, str]:
         compiler = shutil.which("g++") or shutil.which("clang++")

@@ -14,7 +14,7 @@ from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
 from runner.targets import device_events
 from runner.targets.source import count_instruction
-from runner.targets.vendor_tool import ask, is_visible
+from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
 MMA = re.compile(r"\btl::(mma_sync\w*|wgmma_\w+|tcgen05mma_\w+|gemm_(?:ss|rs|sr|rr))\s*<")
 
@@ -103,6 +103,9 @@ class CUDABackend:
         numbers = {"clock_mhz": sm, "memory_clock_mhz": mem, "power_w": power, "temperature_c": temperature}
         return {"throttle": throttle} | {k: float(v) for k, v in numbers.items() if re.fullmatch(r"[\d.]+", v)}
 
+    def others(self, device: Device) -> Callable[[], str | None]:
+        return look(lambda: strangers(parse_monitor(_monitor(device))))
+
     def versions(self) -> dict[str, str]:
         found = {}
         if rows := _query("driver_version"):
@@ -116,6 +119,27 @@ class CUDABackend:
         if STICKY.search(message):
             return FailureKind.CRASH, True
         return FailureKind.LAUNCH_ERROR, "CUDA" in message or "cuda" in message
+
+
+def parse_monitor(said: str) -> list[User]:
+    """The processes in the output of `nvidia-smi pmon`, whose columns differ between versions; an idle one's share is 0."""
+    users: list[User] = []
+    columns: list[str] = []
+    for line in said.splitlines():
+        if line.startswith("#"):
+            columns = columns or line.lstrip("# ").split()
+            continue
+        row = dict(zip(columns, line.split(maxsplit=max(0, len(columns) - 1))))
+        if row.get("pid", "-").isdigit() and "sm" in row:
+            share = int(row["sm"]) if row["sm"].isdigit() else 0
+            users.append(User(int(row["pid"]), row.get("command", "").strip() or "a process", share))
+    return users
+
+
+def _monitor(device: Device) -> str:
+    if not shutil.which("nvidia-smi"):
+        return ""
+    return ask(["nvidia-smi", "pmon", "-c", "1", "-s", "u", *(["-i", device.uuid] if device.uuid else [])]).stdout
 
 
 def _query(fields: str, uuid: str | None = None) -> list[list[str]]:

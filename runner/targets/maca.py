@@ -14,7 +14,7 @@ from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
 from runner.targets import device_events
 from runner.targets.source import count_instruction
-from runner.targets.vendor_tool import ask, is_visible
+from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
 MMA = re.compile(r"\b(__builtin_mxc_mma_16x16x16\w+|tl::gemm_ss(?:_wsm)?)\s*[(<]")
 
@@ -79,6 +79,9 @@ class MACABackend:
         found = (("power_w", power), ("temperature_c", temperature))
         return {k: float(m.group(1)) for k, m in found if m}
 
+    def others(self, device: Device) -> Callable[[], str | None]:
+        return look(lambda: strangers(parse_processes(_mx_smi(), device.index)))
+
     def versions(self) -> dict[str, str]:
         version = re.search(r"MACA Version:\s*([\d.]+)", _mx_smi())
         driver = re.search(r"Driver Version:\s*([\d.]+)", _mx_smi())
@@ -98,6 +101,13 @@ def parse_list(said: str) -> list[tuple[int, str, str]]:
             name = f"MetaX C{card.group(1)}{card.group(2)}".rstrip("-")
             cards.append((int(index.group(1)), name, uuid.group(1) if uuid else ""))
     return cards
+
+
+def parse_processes(said: str, index: int) -> list[User]:
+    """The processes on one card in mx-smi's table `GPU  PID  Process Name  GPU Memory`. It does not say how busy they are."""
+    _, _, table = said.partition("Process:")
+    rows = re.findall(r"^\|\s*(\d+)\s+(\d+)\s+(\S.*?)\s+\d+\s*(?:MiB)?\s*\|", table, re.MULTILINE)
+    return [User(int(pid), name) for gpu, pid, name in rows if int(gpu) == index]
 
 
 def _mx_smi(*arguments: str) -> str:

@@ -55,5 +55,11 @@ def tags(note: str, failures: Mapping[str, int], summary: str) -> dict[str, str]
     return {k: layout.cut(v, layout.MAX_TAG) for k, v in found.items()}
 
 
+def abandoned(note: str, sweep_id: str) -> dict[str, str]:
+    """The description of a sweep whose driver was killed."""
+    said = f"its driver died; what was measured is kept, and `sweep resume {sweep_id}` measures the rest"
+    return {layout.NOTE: layout.cut(f"{note.partition(DIVIDER)[0]}{DIVIDER}{said}", layout.MAX_TAG)}
+
+
 def _commonest(failures: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(failures.items(), key=lambda item: (-item[1], item[0]))

@@ -1,0 +1,73 @@
+"""A family whose builds and calls take as long as they are told, and that leaves signs of where it is: for killing it there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from kernels.family import Knob
+from runner.records import Target, Value, Workload
+from tests.broken_families import RIGHT_CODE, Negation
+
+SIGNS = "SLEEPER_SIGNS"
+"""The environment variable with the folder for signs. A sign is called after what it is of; it holds the worker's pid."""
+
+CODE = f"""{RIGHT_CODE}
+  extern int usleep(unsigned); extern int unlink(const char*);
+  FILE* alone = fopen("%(folder)s/timing", "wx");
+  if (!alone) {{ FILE* seen = fopen("%(folder)s/overlap", "w"); if (seen) fclose(seen); }}
+  FILE* quick = fopen("%(folder)s/quick", "r");
+  if (quick) fclose(quick); else usleep(1000 * %(ms)s);
+  if (alone) {{ fclose(alone); unlink("%(folder)s/timing"); }}
+"""
+
+
+class Sleeper(Negation):
+    """Negation in `ms` milliseconds (none once there is a sign `quick`), after a build that takes `build_s` seconds longer than it has to."""
+
+    name = "sleeper"
+    knobs = (
+        Knob("ms", 1, "How long a call takes."),
+        Knob("build_s", 0, "How much longer the build takes.", (0, 4)),
+        Knob("number", 1, "Changes nothing but the source."),
+    )
+
+    def body(self, config: Mapping[str, Value]) -> str:
+        return CODE % {"folder": os.environ[SIGNS], "ms": config["ms"]} + f"  /* {config['number']} */"
+
+    def program(self, workload: Workload, config: Mapping[str, Value], target: Target) -> Any:
+        from tilelang import env
+
+        if config["build_s"] and "runner-build-" in env.TILELANG_CACHE_DIR:  # a built kernel is described again to load it
+            leave_sign(f"building-{config['number']}")
+            time.sleep(float(config["build_s"] or 0))
+        return super().program(workload, config, target)
+
+    def pack(self, inputs: tuple[Tensor, ...], config: Mapping[str, Value]) -> tuple[Tensor, ...]:
+        leave_sign(f"measuring-{config['number']}")
+        return inputs
+
+
+SLEEPER = Sleeper("")
+
+
+def leave_sign(name: str) -> None:
+    """The pid in it is that of the worker which this child belongs to."""
+    Path(os.environ[SIGNS], name).write_text(str(os.getppid()))
+
+
+def await_sign(folder: Path, name: str, timeout: float = 120) -> int:
+    """The worker's pid, once the sign of one that lives is there; the sign is taken away."""
+    end = time.monotonic() + timeout
+    path = folder / name
+    while time.monotonic() < end:
+        if path.exists() and (text := path.read_text()) and Path("/proc", text).exists():
+            path.unlink()
+            return int(text)
+        time.sleep(0.02)
+    raise AssertionError(f"no sign {name!r} within {timeout:.0f} s: {sorted(p.name for p in folder.iterdir())}")
