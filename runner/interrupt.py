@@ -5,16 +5,22 @@ An interrupt must not come between an outcome and its record, so it is an except
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130
 """The exit code that a shell gives a command that Ctrl-C ended."""
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SHOW_CURSOR = b"\x1b[?25h"
+"""A progress bar hides it, and is not there any more to bring it back."""
 
 
 class Interrupt:
@@ -32,10 +38,17 @@ class Interrupt:
         What the process started ends with it: Ray's own processes and our children ask the kernel for that.
         """
         self.asked = self._due = False
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        # Python's own handlers wait for C code to return, Ray's and MLflow's included; this tells a thread at once.
+        fd_before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=_end_at_the_second, args=(ours,), daemon=True).start()
         try:
             yield
         finally:
+            signal.set_wakeup_fd(fd_before)
+            theirs.close()
             for number, old in before.items():
                 signal.signal(number, old)
 
@@ -62,10 +75,6 @@ class Interrupt:
             self._held = before
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            with contextlib.suppress(Exception):  # it may have come in the middle of writing there
-                sys.stdout.flush()
-            os._exit(INTERRUPTED)
         self.asked = True
         if self._held:
             self._due = True
@@ -75,6 +84,18 @@ class Interrupt:
     def _raise(self) -> None:
         self._due = False
         raise KeyboardInterrupt
+
+
+def _end_at_the_second(signals: socket.socket) -> None:
+    """Read the numbers of the signals that came, until there are two that ask for the end, or nobody sends any more."""
+    with signals:
+        asked = 0
+        while number := signals.recv(1):
+            asked += number[0] in SIGNALS
+            if asked == 2:
+                if sys.stdout.isatty():
+                    os.write(sys.stdout.fileno(), SHOW_CURSOR)
+                os._exit(INTERRUPTED)
 
 
 interrupt = Interrupt()

@@ -28,7 +28,7 @@ CODE = f"""{RIGHT_CODE}
 
 
 class Sleeper(Negation):
-    """Negation in `ms` milliseconds (none once there is a sign `quick`), after a build that takes `build_s` seconds longer than it has to."""
+    """Negation in `ms` milliseconds, or in none once there is a sign `quick`. A build takes `build_s` seconds longer."""
 
     name = "sleeper"
     knobs = (

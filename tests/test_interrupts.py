@@ -182,8 +182,9 @@ def test_ctrl_c_ends_in_good_order_and_what_is_missing_is_measured_later(place: 
 def test_ctrl_c_twice_is_out_at_once(place: Place) -> None:
     process = place.start("submit", place.file("ms: 3000, number: 2"))
     await_sign(place.signs, "measuring-2")
-    os.killpg(process.pid, signal.SIGINT)
-    os.killpg(process.pid, signal.SIGINT)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.1)
     process.communicate(timeout=3)
     assert process.returncode == 130
     place.demand_quiet()
