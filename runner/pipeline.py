@@ -137,6 +137,8 @@ class _Run:
         self.measuring -= 1
         self.idle.append(done.job.device)
         if isinstance(done.job, BenchJob):
+            if not backend(self.sweep.info.target.kind).compiles_disturb_timing:
+                self._dispatch()  # the device goes on while this result is judged and recorded
             self._measured(done.job, done)
         elif isinstance(done.job, BaselineJob):
             self._baseline_taken(done.job.device, done)

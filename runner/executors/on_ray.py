@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from typing import Any, cast
 
 import ray
@@ -71,6 +73,7 @@ class RayExecutor:
         where = address or "this machine"
         if address:
             demand_answer(address)
+        terminate = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 **({"address": address} if address else _own_ray()),
@@ -79,6 +82,8 @@ class RayExecutor:
             )
         except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
             raise InfrastructureLost(f"no Ray at {where}: {' '.join(str(error).split())[:400]}") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, terminate)  # Ray takes it for itself
         self._running: dict[Any, tuple[Job, Device | None]] = {}
         self._measurers: dict[tuple[str, int], Any] = {}
         self._room = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
