@@ -227,6 +227,8 @@ class _Run:
         return True
 
     def _fail(self, variant: Variant, failure: JobFailed, artifact: Artifact | None = None) -> None:
+        if failure.kind is FailureKind.LOST and (variant.id, "lost") in self.tried_again:
+            failure = JobFailed(failure.kind, f"lost twice, and given up: {failure.detail}", failure.output)
         self._settle(settle.failed(self._trial(variant), failure, artifact))
 
     def _settle(self, outcome: Outcome) -> None:

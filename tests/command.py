@@ -1,12 +1,20 @@
-"""The two commands as a user runs them: real processes, in a folder of their own."""
+"""The two commands as a user runs them, in a folder of their own.
+
+What starts Ray is a process of its own. The rest runs in this one, through the same entry point: importing MLflow anew
+for each of some hundred commands would cost more than all that they do.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from click.testing import CliRunner
+
+OWN_PROCESS = ("submit", "resume", "doctor", "repro")
 ROOT = Path(__file__).resolve().parent.parent
 
 FAST = """\
@@ -34,6 +42,8 @@ def run(
     command: str, *arguments: str, folder: Path, timeout: float = 280, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """`sweep …` or `runner …` in `folder`, with nothing of MLflow or Ray in its environment but what is given."""
+    if arguments[0] not in OWN_PROCESS:
+        return here(command, *arguments, folder=folder, **environment)
     return subprocess.run(
         [sys.executable, "-m", f"runner.cli.{command}", *arguments],
         cwd=folder,
@@ -42,6 +52,24 @@ def run(
         text=True,
         timeout=timeout,
     )
+
+
+def here(command: str, *arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As `run`, in this process."""
+    main = importlib.import_module(f"runner.cli.{command}").main
+    before, settings = Path.cwd(), dict(os.environ)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(clean_environment() | environment)
+    try:
+        result = CliRunner().invoke(main, list(arguments))
+    finally:
+        os.chdir(before)
+        os.environ.clear()
+        os.environ.update(settings)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return subprocess.CompletedProcess([command, *arguments], result.exit_code, result.stdout, result.stderr)
 
 
 def start(command: str, *arguments: str, folder: Path, **environment: str) -> subprocess.Popen[str]:

@@ -15,7 +15,7 @@ from runner.records import Target, Value, Workload
 from tests.broken_families import RIGHT_CODE, Negation
 
 SIGNS = "SLEEPER_SIGNS"
-"""The environment variable with the folder for signs. A sign is called after what it is of; it holds the worker's pid."""
+"""The environment variable with the folder for signs."""
 
 CODE = f"""{RIGHT_CODE}
   extern int usleep(unsigned); extern int unlink(const char*);
@@ -44,30 +44,38 @@ class Sleeper(Negation):
         from tilelang import env
 
         if config["build_s"] and "runner-build-" in env.TILELANG_CACHE_DIR:  # a built kernel is described again to load it
-            leave_sign(f"building-{config['number']}")
+            leave_sign("building", config["number"])
             time.sleep(float(config["build_s"] or 0))
         return super().program(workload, config, target)
 
     def pack(self, inputs: tuple[Tensor, ...], config: Mapping[str, Value]) -> tuple[Tensor, ...]:
-        leave_sign(f"measuring-{config['number']}")
+        leave_sign("measuring", config["number"])
         return inputs
 
 
 SLEEPER = Sleeper("")
 
 
-def leave_sign(name: str) -> None:
-    """The pid in it is that of the worker which this child belongs to."""
-    Path(os.environ[SIGNS], name).write_text(str(os.getppid()))
+def leave_sign(what: str, number: Value) -> None:
+    """Says which variant is being built or measured, and by which worker's child this is."""
+    unfinished = Path(os.environ[SIGNS], f"{what}-{os.getpid()}")
+    unfinished.write_text(f"{number} {os.getppid()}")
+    unfinished.replace(Path(os.environ[SIGNS], what))
 
 
-def await_sign(folder: Path, name: str, timeout: float = 120) -> int:
-    """The worker's pid, once the sign of one that lives is there; the sign is taken away."""
+def sign(folder: Path, what: str) -> tuple[int, int] | None:
+    """The number of the variant that is being built or measured, and its worker's pid; None where that worker is gone."""
+    path = folder / what
+    number, pid = map(int, path.read_text().split()) if path.exists() else (0, 0)
+    return (number, pid) if pid and Path(f"/proc/{pid}/exe").exists() else None
+
+
+def await_sign(folder: Path, what: str, number: int, timeout: float = 120) -> int:
+    """The worker's pid, once that variant is being built or measured."""
     end = time.monotonic() + timeout
-    path = folder / name
     while time.monotonic() < end:
-        if path.exists() and (text := path.read_text()) and Path("/proc", text).exists():
-            path.unlink()
-            return int(text)
+        found = sign(folder, what)
+        if found is not None and found[0] == number:
+            return found[1]
         time.sleep(0.02)
-    raise AssertionError(f"no sign {name!r} within {timeout:.0f} s: {sorted(p.name for p in folder.iterdir())}")
+    raise AssertionError(f"not {what} {number} within {timeout:.0f} s")

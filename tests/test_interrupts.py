@@ -18,7 +18,7 @@ from mlflow.entities import Run, ViewType
 
 from tests import command
 from tests.command import ok
-from tests.sleeper import SIGNS, await_sign
+from tests.sleeper import SIGNS, await_sign, sign
 
 SWEEP = """\
 name: {name}
@@ -30,11 +30,12 @@ strategy: list
 configs:
 {configs}
 measure: {{warmup: 1, repeat: 7, finals: 1}}
-accept: {{max_abs_error: 0.0, mma: none, max_spread: 99.0}}
+accept: {{max_abs_error: 0.0, mma: none, max_spread: 99.0, alone: none}}
 """
 
-SOON = 15.0
-"""Seconds within which nothing may be left of a driver that died."""
+SOON = 45.0
+"""Seconds within which nothing may be left of a driver that died. What runs is gone in three; a worker of Ray's that was
+just being started first asks for its Ray, for fifteen seconds and on a busy machine for longer."""
 
 OWN_END = ("ray::Dashboard", "ray::RuntimeEnv", "dashboard.py")
 """Ray's helpers, which hold nothing and look for themselves whether their Ray is still there, but for up to a minute."""
@@ -156,7 +157,7 @@ def test_ctrl_c_ends_in_good_order_and_what_is_missing_is_measured_later(place: 
     file = place.file(*(f"ms: {ms}, number: {n}" for n, ms in ((2, 1), (3, 1), (4, 3000), (5, 1))))
     process = place.start("submit", file)
     said = read_until(process, lambda line: line.startswith("measured"))
-    await_sign(place.signs, "measuring-4")
+    await_sign(place.signs, "measuring", 4)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all that the command started too
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 130, rest
@@ -165,7 +166,7 @@ def test_ctrl_c_ends_in_good_order_and_what_is_missing_is_measured_later(place: 
     assert f"interrupted; `sweep resume {sweep_id}` measures the rest" in rest
     assert "x cancelled: interrupted before it was measured" in rest
     told = {m[1] for m in re.finditer(r"^measured .*number=(\d)", said + rest, re.MULTILINE)}
-    table = {line.split()[2] for line in rest.splitlines() if re.match(r"\s*\d+ ", line) and "x " not in line}
+    table = {m[1] for m in re.finditer(r"^ *\d+ +\d+ +(\d) ", rest, re.MULTILINE)}
     assert "1" in told and "4" not in told and told == table, "the table has all that was measured"
     place.demand_quiet()
     place.demand_nothing_running()
@@ -181,7 +182,7 @@ def test_ctrl_c_ends_in_good_order_and_what_is_missing_is_measured_later(place: 
 
 def test_ctrl_c_twice_is_out_at_once(place: Place) -> None:
     process = place.start("submit", place.file("ms: 3000, number: 2"))
-    await_sign(place.signs, "measuring-2")
+    await_sign(place.signs, "measuring", 2)
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.1)
@@ -194,10 +195,15 @@ def test_ctrl_c_twice_is_out_at_once(place: Place) -> None:
 def test_a_worker_that_is_killed_costs_a_variant_one_try_and_the_others_nothing(place: Place) -> None:
     file = place.file("ms: 1, number: 2, build_s: 4", "ms: 400, number: 3", "ms: 400, number: 4", "ms: 1, number: 5")
     process = place.start("submit", file)
-    kill(await_sign(place.signs, "building-2"))
-    kill(await_sign(place.signs, "measuring-3"))
-    for _ in range(2):
-        kill(await_sign(place.signs, "measuring-4"))
+    kill(await_sign(place.signs, "building", 2))
+    to_kill = Counter({3: 1, 4: 2})
+    while sum(to_kill.values()):
+        found = sign(place.signs, "measuring")
+        if found is not None and to_kill[found[0]]:
+            to_kill[found[0]] -= 1
+            kill(found[1])
+        assert process.poll() is None
+        time.sleep(0.02)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     measured = Counter(measured=1)
@@ -211,7 +217,7 @@ def test_a_worker_that_is_killed_costs_a_variant_one_try_and_the_others_nothing(
 @pytest.mark.timeout(600)
 def test_without_its_ray_a_sweep_ends_with_one_line_and_keeps_what_it_measured(place: Place) -> None:
     process = place.start("submit", place.file("ms: 1, number: 2", "ms: 3000, number: 3"))
-    worker = await_sign(place.signs, "measuring-3")
+    worker = await_sign(place.signs, "measuring", 3)
     raylet = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
     killed_at = time.monotonic()
     kill(raylet)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.test_expand import CUDA, FAMILY, expansion
-
 from runner.prune import prune
 from runner.records import Limits, Value
 from tests import families
+from tests.test_expand import CUDA, FAMILY, expansion
 
 ROOMY = Limits(max_threads=1024, shared_memory_bytes=None, warp_size=32, dtypes=("float16", "float32"))
 

@@ -145,6 +145,31 @@ def show(run: str, source: bool, json_: bool) -> None:
 
 
 @main.command()
+@RUN
+@click.option("--anyway", is_flag=True, help="Also when the family's code has changed since.")
+def repro(run: str, anyway: bool) -> None:
+    """Run one variant again, alone, here, with everything it prints. Exit 0 when it ends as it did then, else 1.
+
+    \b
+    Example:  runner repro 3f9a
+    """
+    from runner.executors.inline import InlineExecutor
+    from runner.repro import compared
+    from runner.repro import repro as again
+    from tracking.store import Store
+
+    executor = InlineExecutor()
+    try:
+        found = again(run, Store(), executor, click.echo, anyway)
+    finally:
+        executor.close()
+    for line in compared(found):
+        click.echo(line)
+    if not found.same:
+        raise SystemExit(1)
+
+
+@main.command()
 @click.option("--address", envvar="RAY_ADDRESS", help="A Ray cluster, as host:port, instead of a Ray started here.")
 def doctor(address: str | None) -> None:
     """What this machine has, and what to do about what it lacks. Exit 0 when sweeps can run, else 3.

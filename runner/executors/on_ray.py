@@ -73,6 +73,7 @@ class RayExecutor:
         where = address or "this machine"
         if address:
             demand_answer(address)
+        _hush()
         terminate = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
@@ -205,6 +206,13 @@ def _vital() -> tuple[tuple[str, str, int], ...]:
     host, _, port = context.gcs_address.rpartition(":")
     own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
     return ("head", host.strip("[]"), int(port)), ("raylet", own["NodeManagerAddress"], own["NodeManagerPort"])
+
+
+def _hush() -> None:
+    """Keep the pages that Ray prints on the driver's terminal for each worker that died off it: we say so in a line."""
+    worker: Any = getattr(ray._private, "worker", None)
+    if hasattr(worker, "listen_error_messages"):
+        worker.listen_error_messages = lambda *_: None
 
 
 def _first_line(error: RayError) -> str:

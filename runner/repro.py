@@ -1,0 +1,82 @@
+"""One variant again, alone, here and now, with everything it prints: to see a failure, or whether a number holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernels.family import code_hash, load_family
+from runner import stats
+from runner.bench import BenchJob
+from runner.build import BuildJob
+from runner.errors import InfrastructureLost, RequestError
+from runner.executors.base import Done, Executor
+from runner.records import Measurement, Protocol, Status
+from tracking.store import Store, Stored
+
+BUILD_DEADLINE = 600.0
+MEASURE_DEADLINE = 600.0
+
+
+@dataclass(frozen=True)
+class Repro:
+    """What a run was, and what its variant did now. `measurement` is None where it failed, and `detail` says how."""
+
+    stored: Stored
+    status: Status
+    detail: str
+    measurement: Measurement | None
+
+    @property
+    def same(self) -> bool:
+        """Whether the variant ended as it did then."""
+        was = Status.MEASURED if self.stored.outcome.status is Status.DUPLICATE else self.stored.outcome.status
+        return self.status is was
+
+
+def repro(prefix: str, store: Store, executor: Executor, say: Callable[[str], None], anyway: bool = False) -> Repro:
+    """Build and measure a run's variant once more. `say` gets what the build and the kernel print.
+
+    Raises NotFound, RequestError where the family's code is another now (`anyway` takes it as it is), and
+    InfrastructureLost where this machine has no device of the run's model.
+    """
+    stored = store.find(prefix)
+    variant, search = stored.outcome.variant, (str(Path.cwd()),)
+    if not anyway and code_hash(load_family(variant.workload.family, search)) != variant.code:
+        raise RequestError(
+            f"the code of family {variant.workload.family} has changed since {stored.run_id[:8]}: --anyway runs it as it is now"
+        )
+    built = _next(executor, BuildJob(variant, search), BUILD_DEADLINE, "build", say)
+    if built.failure is not None:
+        return Repro(stored, Status(built.failure.kind.value), built.failure.detail, None)
+    device = next((d for d in executor.devices(variant.target.kind) if d.model == stored.device_model), None)
+    if device is None:
+        raise InfrastructureLost(f"{stored.run_id[:8]} is of {stored.device_model}, and this machine has none")
+    protocol = Protocol(*(int(part[1:]) for part in variant.protocol.split("/")[1:]))
+    done = _next(executor, BenchJob(variant, built.value, device, protocol, search), MEASURE_DEADLINE, "measure", say)
+    if done.failure is not None:
+        return Repro(stored, Status(done.failure.kind.value), done.failure.detail, None)
+    return Repro(stored, Status.MEASURED, "", done.value)
+
+
+def compared(found: Repro) -> list[str]:
+    """Then and now, a line each."""
+    outcome = found.stored.outcome
+    lines = [f"then: {outcome.status.value}{_numbers(outcome.measurement) or ': ' + outcome.reason}"]
+    return [*lines, f"now:  {found.status.value}{_numbers(found.measurement) or ': ' + found.detail}"]
+
+
+def _numbers(measurement: Measurement | None) -> str:
+    if measurement is None:
+        return ""
+    return f", median {stats.median(measurement.samples_ms):.4g} ms, max_abs_error {measurement.max_abs_error:.3g}"
+
+
+def _next(executor: Executor, job: BuildJob | BenchJob, deadline: float, what: str, say: Callable[[str], None]) -> Done:
+    executor.submit(job, deadline)
+    done = executor.next()
+    printed = done.failure.output if done.failure is not None else done.output
+    if printed:
+        say(f"--- the {what} printed:\n{printed}\n---")
+    return done
