@@ -65,12 +65,14 @@ def measure(variants: int) -> dict[str, float]:
 def peer(trials: int) -> dict[str, float]:
     """As many no-op trials through Ray Tune with its MLflow callback."""
     import runner.executors  # noqa: F401, I001 - Ray reads its settings on import, and these are made first
+    import ray
     from ray import tune
     from ray.air.integrations.mlflow import MLflowLoggerCallback
 
     def trial(config: dict[str, int]) -> None:
         tune.report({"latency_ms_median": 1.0 + config["block_M"] % 7})
 
+    ray.init(address="local", include_dashboard=False, log_to_driver=False)
     uri = f"sqlite:///{Path.cwd()}/peer.db"
     started = time.perf_counter()
     callback = MLflowLoggerCallback(tracking_uri=uri, experiment_name="peer", save_artifact=False)
