@@ -87,7 +87,7 @@ class RayExecutor:
             signal.signal(signal.SIGTERM, terminate)  # Ray takes it for itself
         self._running: dict[Any, tuple[Job, Device | None]] = {}
         self._measurers: dict[tuple[str, int], Any] = {}
-        self._room = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._vital = _vital()
         self._unanswered = 0
 
@@ -109,7 +109,7 @@ class RayExecutor:
 
     def builders(self) -> int:
         """Twice what the cluster has room for, so that none idles while the driver writes a record."""
-        return self._room
+        return 2 * self._cpus
 
     def next(self) -> Done:
         """Raises InfrastructureLost when Ray itself is gone."""
@@ -141,7 +141,9 @@ class RayExecutor:
                     f"Ray sees no GPU, but {device.host} has {device.model}: start it with `ray start --num-gpus=N`"
                     + (" or install MetaX's pymxsml" if device.kind == "maca" else "")
                 )
-            options: dict[str, Any] = {"num_gpus": 1, "num_cpus": 1} if gpu else {"num_cpus": 1}
+            # A CPU each as long as builds keep one: a measurer holds its own to the end.
+            cpus = 1 if self._cpus > len(self._measurers) + 1 else 0
+            options: dict[str, Any] = {"num_gpus": int(gpu), "num_cpus": cpus}
             self._measurers[key] = cast(Any, _Measurer).options(**options).remote(device.kind)
         return self._measurers[key]
 
