@@ -198,7 +198,7 @@ class _Run:
         baseline = self.result.baselines[device_key(job.device)]
         acceptance, flops, reference = self.sweep.info.acceptance, self.sweep.flops, self.result.reference
         outcome = settle.measured(self._trial(variant), artifact, done.value, baseline, acceptance, flops, reference)
-        self.by_source[artifact.source_hash] = outcome
+        self.by_source[artifact.source_hash] = settle.without_binary(outcome)
         self.contenders.add(outcome)
         self._settle(outcome)
         for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.errors import JobFailed
 from runner.gate import Reference, decide, judge
@@ -98,3 +98,10 @@ def duplicate(trial: Trial, artifact: Artifact, twin: Outcome) -> Outcome:
         attempt=trial.attempt,
         deadlines=trial.deadlines,
     )
+
+
+def without_binary(outcome: Outcome) -> Outcome:
+    """What the driver remembers of an outcome that is recorded: thousands of kernels do not belong in its memory."""
+    if outcome.artifact is None:
+        return outcome
+    return replace(outcome, artifact=replace(outcome.artifact, blob=b"", source="", log=""))

@@ -15,6 +15,7 @@ from runner.gate import DRIFT_LIMIT, Reference, decide, judge_pair
 from runner.interrupt import interrupt
 from runner.pipeline import run
 from runner.records import TIMED, Decision, Outcome, RankedRow
+from runner.settle import without_binary
 from runner.sweep import Progress, Result, Sweep
 from tracking.recorder import Recorder
 from tracking.store import Store
@@ -62,7 +63,7 @@ def submit(
 
         def emit(outcome: Outcome) -> None:
             recorder.write(outcome)
-            outcomes[outcome.variant.id] = _without_blob(outcome)
+            outcomes[outcome.variant.id] = without_binary(outcome)
             tell(outcome)
 
         def report(result: Result, drifts: Mapping[tuple[str, int], float]) -> Report:
@@ -168,10 +169,3 @@ def _amend(
 
 def _drifts(result: Result) -> dict[tuple[str, int], float]:
     return {k: stats.drift(b.before_ms, b.after_ms) for k, b in result.baselines.items() if b.after_ms}
-
-
-def _without_blob(outcome: Outcome) -> Outcome:
-    """The binary is in the store now; thousands of them do not belong in the driver's memory."""
-    return (
-        outcome if outcome.artifact is None else replace(outcome, artifact=replace(outcome.artifact, blob=b"", source="", log=""))
-    )
