@@ -5,6 +5,7 @@ MLflow is imported inside the functions: importing it costs seconds that `sweep 
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import logging
 import os
@@ -13,7 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -62,7 +63,7 @@ def connect(uri: str) -> MlflowClient:
     _quiet()
     from mlflow import MlflowClient
 
-    with one_line(uri), quick(retries=1):
+    with one_line(uri), quick(retries=1), _one_at_a_time(uri):
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
     return client
@@ -74,6 +75,22 @@ def _quiet() -> None:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     for name in ("alembic", "mlflow.store.db.utils", "mlflow.store.db_migrations"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextmanager
+def _one_at_a_time(uri: str) -> Iterator[None]:
+    """Two processes that meet a new SQLite file would both make its tables, and one of them fail."""
+    scheme, _, path = uri.partition(":///")
+    if scheme != "sqlite" or not Path(path).parent.is_dir():
+        yield
+        return
+    folder = os.open(Path(path).parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks is no worse off than before
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 @contextmanager
