@@ -30,7 +30,7 @@ BUILT_IN = {"gemm": "kernels.gemm:GEMM"}
 class Knob:
     """One way to change how a kernel computes, and never what.
 
-    `choices` lists the values allowed, or None for any positive integer. `kinds` are the targets on which the
+    `choices` lists the values allowed, or None for any integer from `least` on. `kinds` are the targets on which the
     knob means something; on the others a sweep may not set it (None is always allowed and means "not used").
     """
 
@@ -39,6 +39,7 @@ class Knob:
     doc: str
     choices: tuple[Value, ...] | None = None
     kinds: tuple[TargetKind, ...] = ("cpu", "cuda", "maca")
+    least: int = 1
 
     def fault(self, value: Value, kind: TargetKind) -> str | None:
         """Why `value` cannot be given to this knob on this kind of target, or None."""
@@ -49,8 +50,8 @@ class Knob:
             if any(value == c and type(value) is type(c) for c in self.choices):
                 return None
             return f"takes one of {', '.join(_yaml(c) for c in self.choices)}, not {_yaml(value)}"
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            return f"takes a positive integer, not {_yaml(value)}"
+        if isinstance(value, bool) or not isinstance(value, int) or value < self.least:
+            return f"takes {'a positive integer' if self.least == 1 else f'an integer from {self.least} on'}, not {_yaml(value)}"
         return None
 
 

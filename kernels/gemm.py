@@ -1,31 +1,29 @@
 """C[M, N] = A[M, K] @ B[K, N], row-major, accumulated in float32, written in the inputs' dtype.
 
-One definition serves all targets. What differs is where a tile lives and who multiplies it: on a GPU tiles are in
-shared memory and `T.gemm` feeds the matrix instruction; on the CPU they are on the stack and a loop nest that the
-C compiler vectorises does it. Source of the knobs: the TileLang fp16 GEMM tuned by hand on a MetaX C500
-(docs/knobs.md tells what each does on which target).
+Source of the knobs: the TileLang fp16 GEMM tuned by hand on a MetaX C500, and what Hopper's fastest kernels do.
+docs/knobs.md tells what each does on which target; `gemm_program.py` has the programs that they turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernels.family import Knob
+from kernels.gemm_program import ITEMSIZE, Knobs, cpu_program, gpu_program
 from kernels.layouts import interleave_k
-from runner.records import Limits, Target, Value, Workload
+from runner.records import ENV_PREFIX, Limits, Target, Value, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 GPU = ("cuda", "maca")
-
-# g++ is called without -O and for the oldest x86-64, so the generated C asks for more itself.
-PRELUDE = """#pragma GCC optimize("O3")
-#if defined(__x86_64__)
-#pragma GCC target("avx2,fma,f16c")
-#endif
-"""
+WIDTHS = (None, 1, 2, 4, 8)
+STAGINGS = ("direct", "shared", "shared_n64", "shared_n32", "shared_n16", "shared_m64", "shared_m32")
+SWIZZLES = (0, 32, 64, 128, 256, 512, 1024)
+K_PACK = ENV_PREFIX + "TILELANG_MACA_GEMM_K_PACK"
+MAX_ELEMENTS = 2**31 - 1
+"""Of one matrix: the kernels' indices are 32 bits wide."""
 
 
 class Gemm:
@@ -38,89 +36,30 @@ class Gemm:
         Knob("block_M", 128, "Rows of C that one block computes."),
         Knob("block_N", 128, "Columns of C that one block computes."),
         Knob("block_K", 64, "Depth of the A and B tiles of one step along K."),
-        Knob(
-            "num_stages", 1, "Tiles in flight: copies of the next overlap the multiplication of this.", (0, 1, 2, 3, 4, 5, 6), GPU
-        ),
+        Knob("num_stages", 1, "Tiles in flight: copies of the next overlap the multiplication of this.", tuple(range(7)), GPU),
         Knob("threads", 256, "Threads of one block.", (64, 128, 256, 384, 512, 1024), GPU),
+        Knob("a_coalesced_width", None, "Elements of A that a thread copies at once; null: the compiler's choice.", WIDTHS, GPU),
         Knob("b_interleave", 1, "B packed ahead as [K/i, N, i]: i consecutive k of one column side by side.", (1, 2, 4, 8, 16)),
+        Knob("c_staging", "direct", "How C leaves the registers: straight, or by way of shared memory.", STAGINGS, GPU),
+        Knob("c_swizzle_bytes", 0, "Period of the staged C tile's swizzle; 0: none of ours.", SWIZZLES, GPU),
+        Knob("c_coalesced_width", None, "Elements of C that a thread stores at once; null: the compiler's choice.", WIDTHS, GPU),
+        Knob("panel_size", 0, "Blocks side by side in the launch order's panels; 0: no panels.", tuple(range(33)), GPU),
+        Knob("raster_order", "column", "Along what a panel's blocks follow each other.", ("row", "column"), GPU),
+        Knob("warp_policy", "Square", "How a block's warps share the C tile.", ("Square", "FullRow", "FullCol"), GPU),
+        Knob("tma", True, "Whether Hopper's bulk copy engine may move tiles.", (True, False), ("cuda",)),
+        Knob(
+            "persistent_blocks", 0, "Blocks launched, each to compute tile after tile; 0: one for each tile.", None, ("cuda",), 0
+        ),
+        Knob("split_k", 1, "Parts of K that are multiplied apart and then summed, in float32.", (1, 2, 4, 8, 16, 32), GPU),
     )
 
     def unfit(self, workload: Workload, config: Mapping[str, Value], target: Target, limits: Limits) -> str | None:
-        _, _, k, bm, bn, bk, stages, threads, i = _numbers(workload, config)
-        itemsize = {"float16": 2, "float32": 4}[workload.dtype]
-        if bk % i:
-            return f"block_K={bk} is not divisible by b_interleave={i}"
-        if k % i:
-            return f"K={k} is not divisible by b_interleave={i}, so B cannot be packed"
-        if target.kind == "cpu":
-            need = bm * bk * itemsize + bk * bn * itemsize + bm * bn * 4
-            return _over("stack for the tiles", need, limits.shared_memory_bytes)
-        if bm % 16 or bn % 16 or bk % 16:
-            return f"block {bm}x{bn}x{bk} is not in units of the matrix instruction, 16x16x16"
-        if threads and limits.warp_size and (bm // 16) * (bn // 16) < threads // limits.warp_size:
-            return f"{threads} threads are more warps than a {bm}x{bn} block has 16x16 tiles"
-        # TileLang may let C's staging reuse A and B, so only what each needs alone is certain (c_staging aside).
-        return _over("shared memory for A and B", max(1, stages) * (bm * bk + bk * bn) * itemsize, limits.shared_memory_bytes)
+        shared = target.kind != "cpu"
+        faults = _gpu_faults(workload, config, target, limits) if shared else _cpu_faults(workload, config, limits)
+        return next(filter(None, (*_faults(workload, config), *faults)), None)
 
     def program(self, workload: Workload, config: Mapping[str, Value], target: Target) -> Any:
-        import tilelang.language as T
-
-        M, N, K, bm, bn, bk, stages, threads, i = _numbers(workload, config)
-        dtype = workload.dtype
-        cpu = target.kind == "cpu"
-        alloc_tile, alloc_sum = (T.alloc_local, T.alloc_local) if cpu else (T.alloc_shared, T.alloc_fragment)
-        across, along = (T.grid, T.serial) if cpu else (T.Parallel, T.vectorized)
-        # Hopper's wgmma reads shared memory in a layout of its own, so there the packing ends at the global side.
-        annotate = i > 1 and not cpu and not target.arch.startswith(("sm_90", "sm_100"))
-
-        @T.macro
-        def load_b(B: T.Tensor, B_tile: T.Tensor, k0: T.int32, n0: T.int32):
-            if i == 1:
-                T.copy(B[k0, n0], B_tile)
-            else:
-                for kg, n in across(bk // i, bn):
-                    for r in along(i):
-                        B_tile[kg * i + r, n] = B[k0 // i + kg, n0 + n, r]
-
-        @T.macro
-        def multiply(A_tile: T.Tensor, B_tile: T.Tensor, C_sum: T.Tensor):
-            if cpu:
-                for m, k, n in T.grid(bm, bk, bn):
-                    C_sum[m, n] += T.cast(A_tile[m, k], "float32") * T.cast(B_tile[k, n], "float32")
-            else:
-                T.gemm(A_tile, B_tile, C_sum)
-
-        @T.macro
-        def store(C_sum: T.Tensor, C: T.Tensor, m0: T.int32, n0: T.int32):
-            if cpu and dtype != "float32":
-                # The C target has no vector cast from float32: narrow element by element, then copy.
-                C_tile = T.alloc_local((bm, bn), dtype)
-                for m, n in T.grid(bm, bn):
-                    C_tile[m, n] = T.cast(C_sum[m, n], dtype)
-                T.copy(C_tile, C[m0, n0])
-            else:
-                T.copy(C_sum, C[m0, n0])
-
-        @T.prim_func
-        def gemm(
-            A: T.Tensor((M, K), dtype),
-            B: T.Tensor((K // i, N, i) if i > 1 else (K, N), dtype),
-            C: T.Tensor((M, N), dtype),
-        ):
-            with _launch(T, cpu, T.ceildiv(N, bn), T.ceildiv(M, bm), threads) as (bx, by):
-                A_tile = alloc_tile((bm, bk), dtype)
-                B_tile = alloc_tile((bk, bn), dtype)
-                C_sum = alloc_sum((bm, bn), "float32")
-                if annotate:
-                    T.annotate_layout({B_tile: T.Layout((bk, bn), lambda k, n: (k // i, n, k % i))})
-                T.clear(C_sum)
-                for k in T.Pipelined(T.ceildiv(K, bk), num_stages=stages):
-                    T.copy(A[by * bm, k * bk], A_tile)
-                    load_b(B, B_tile, k * bk, bx * bn)
-                    multiply(A_tile, B_tile, C_sum)
-                store(C_sum, C, by * bm, bx * bn)
-
-        return gemm
+        return cpu_program(workload, config) if target.kind == "cpu" else gpu_program(workload, config, target)
 
     def inputs(self, workload: Workload, seed: int, device: str) -> tuple[Tensor, ...]:
         import torch
@@ -137,9 +76,15 @@ class Gemm:
         return torch.empty((workload.shape["M"], workload.shape["N"]), device=device, dtype=getattr(torch, workload.dtype))
 
     def pack(self, inputs: tuple[Tensor, ...], config: Mapping[str, Value]) -> tuple[Tensor, ...]:
+        import torch
+
         a, b = inputs
-        i = int(config["b_interleave"] or 1)
-        return (a, interleave_k(b, i) if i > 1 else b)
+        knobs = Knobs.of(config)
+        packed = interleave_k(b, knobs.b_interleave) if knobs.b_interleave > 1 else b
+        if knobs.split_k <= 1:
+            return a, packed
+        parts = torch.empty((knobs.split_k, a.shape[0], b.shape[1]), dtype=torch.float32, device=a.device)
+        return a, packed, parts
 
     def packing(self, config: Mapping[str, Value]) -> str:
         i = int(config["b_interleave"] or 1)
@@ -157,20 +102,60 @@ class Gemm:
 GEMM = Gemm()
 
 
-def _launch(T: Any, cpu: bool, blocks_n: Any, blocks_m: Any, threads: int) -> Any:
-    if cpu:
-        try:
-            from tilelang.cpu.language import Kernel
-        except ImportError:  # older TileLang has no dialect for the CPU
-            return T.Kernel(blocks_n, blocks_m, is_cpu=True, prelude=PRELUDE)
-        return Kernel(blocks_n, blocks_m, prelude=PRELUDE)
-    return T.Kernel(blocks_n, blocks_m, threads=threads)
+def _faults(workload: Workload, config: Mapping[str, Value]) -> Iterator[str | None]:
+    """What no target can do."""
+    knobs, k = Knobs.of(config), workload.shape["K"]
+    for matrix, rows, columns in (("A", "M", "K"), ("B", "K", "N"), ("C", "M", "N")):
+        size = workload.shape[rows] * workload.shape[columns]
+        yield f"{matrix} has {size:,} elements, above the {MAX_ELEMENTS:,} of a 32-bit index" if size > MAX_ELEMENTS else None
+    yield _indivisible("block_K", knobs.block_K, "b_interleave", knobs.b_interleave)
+    if k % max(1, knobs.b_interleave):
+        yield f"K={k} is not divisible by b_interleave={knobs.b_interleave}, so B cannot be packed"
 
 
-def _numbers(workload: Workload, config: Mapping[str, Value]) -> tuple[int, ...]:
-    """M, N, K, block_M, block_N, block_K, num_stages, threads, b_interleave; what a target lacks is 0."""
-    knobs = ("block_M", "block_N", "block_K", "num_stages", "threads", "b_interleave")
-    return (*(workload.shape[d] for d in Gemm.dims), *(int(config[k] or 0) for k in knobs))
+def _cpu_faults(workload: Workload, config: Mapping[str, Value], limits: Limits) -> Iterator[str | None]:
+    knobs, itemsize = Knobs.of(config), ITEMSIZE[workload.dtype]
+    tiles = (knobs.block_M + knobs.block_N) * knobs.block_K * itemsize + knobs.block_M * knobs.block_N * 4
+    yield _over("stack for the tiles", tiles, limits.shared_memory_bytes)
+
+
+def _gpu_faults(workload: Workload, config: Mapping[str, Value], target: Target, limits: Limits) -> Iterator[str | None]:
+    knobs, itemsize = Knobs.of(config), ITEMSIZE[workload.dtype]
+    bm, bn, bk, threads = knobs.block_M, knobs.block_N, knobs.block_K, knobs.threads
+    if bm % 16 or bn % 16 or bk % 16:
+        yield f"block {bm}x{bn}x{bk} is not in units of the matrix instruction, 16x16x16"
+    if limits.warp_size and (bm // 16) * (bn // 16) < threads // limits.warp_size:
+        yield f"{threads} threads are more warps than a {bm}x{bn} block has 16x16 tiles"
+    if target.kind == "maca" and bk % (16 * int(config.get(K_PACK) or 1)):
+        yield f"block_K={bk} is not divisible by 16 times the port's k_pack={config[K_PACK]}"
+    yield from _staging_faults(knobs, itemsize)
+    if knobs.split_k > 1:
+        yield _indivisible("the steps along K", -(-workload.shape["K"] // bk), "split_k", knobs.split_k)
+        yield "split_k and persistent_blocks are two ways to share the work: set one" if knobs.persistent_blocks else None
+        yield "with split_k the parts are stored in float32: c_staging has nothing to do" if knobs.c_tile() else None
+    # TileLang may let C's staging reuse A and B, so only what each needs alone is certain.
+    yield _over("shared memory for A and B", max(1, knobs.num_stages) * (bm + bn) * bk * itemsize, limits.shared_memory_bytes)
+    rows, columns = knobs.c_tile() or (0, 0)
+    yield _over("shared memory for C", rows * columns * itemsize, limits.shared_memory_bytes)
+
+
+def _staging_faults(knobs: Knobs, itemsize: int) -> Iterator[str | None]:
+    """Whether the staged tile divides the block, and its swizzle the tile."""
+    tile, ways = knobs.c_tile(), knobs.c_swizzle_bytes
+    if tile is None:
+        yield f"c_swizzle_bytes={ways} swizzles the staged C tile, and c_staging is direct" if ways else None
+        return
+    rows, columns = tile
+    if knobs.block_M % rows or knobs.block_N % columns:
+        yield f"block {knobs.block_M}x{knobs.block_N} is not divisible in slices of c_staging={knobs.c_staging}"
+    elif ways > columns * itemsize:
+        yield f"c_swizzle_bytes={ways} is more than a row of the staged C tile, {columns * itemsize} bytes"
+    elif ways and columns * itemsize % ways:
+        yield f"a row of the staged C tile, {columns * itemsize} bytes, is not divisible by c_swizzle_bytes={ways}"
+
+
+def _indivisible(what: str, size: int, by: str, divisor: int) -> str | None:
+    return f"{what}={size} is not divisible by {by}={divisor}" if divisor > 1 and size % divisor else None
 
 
 def _over(what: str, need: int, limit: int | None) -> str | None:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SEEDS = (20_240, 20_241)
 """The first seed's inputs are timed; the second proves that the result follows the inputs."""
 
+BASELINE = "baseline"
+"""What stands for a reference's id where a variant is paired with its family's baseline."""
+
 GROSSLY_WRONG = 0.01
 """An error above this share of the output's largest value is no rounding: the result is wrong, whatever the limit."""
 
@@ -54,10 +57,12 @@ class BaselineJob:
 
 @dataclass(frozen=True)
 class PairJob:
+    """`reference` None: the candidate is paired with its family's baseline."""
+
     candidate: Variant
     candidate_artifact: Artifact
-    reference: Variant
-    reference_artifact: Artifact
+    reference: Variant | None
+    reference_artifact: Artifact | None
     device: Device
     protocol: Protocol
     search: tuple[str, ...] = ()
@@ -115,14 +120,11 @@ def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
 
 
 def measure_pair(job: PairJob) -> Paired:
-    """Two variants of one workload, alternated call by call: A B, then B A, so that neither always follows the other."""
+    """Two ways to compute one workload, alternated call by call: A B, then B A, so that neither always follows the other."""
     target = backend(job.device.kind)
     target.prepare()
     with _device_errors(job.device.kind):
-        pair = (
-            _Loaded(job.candidate, job.candidate_artifact, job.search),
-            _Loaded(job.reference, job.reference_artifact, job.search),
-        )
+        pair = (_Loaded(job.candidate, job.candidate_artifact, job.search), _reference(job))
         before = [kernel.checks_before() for kernel in pair]
         clear = target.cache_clearer()
         for _ in range(job.protocol.warmup):
@@ -139,7 +141,34 @@ def measure_pair(job: PairJob) -> Paired:
     speedup, low, high = stats.paired_speedup(*samples)
     own = (*before[0], *after[0])
     first, second = map(tuple, samples)
-    return Paired(job.candidate.id, job.reference.id, first, second, speedup, low, high, stats.CONFIDENCE, own, contended)
+    reference = job.reference.id if job.reference else BASELINE
+    return Paired(job.candidate.id, reference, first, second, speedup, low, high, stats.CONFIDENCE, own, contended)
+
+
+def _reference(job: PairJob) -> _Loaded | _Baseline:
+    if job.reference is None:
+        return _Baseline(job.candidate.workload, job.device.kind, job.search)
+    assert job.reference_artifact is not None
+    return _Loaded(job.reference, job.reference_artifact, job.search)
+
+
+class _Baseline:
+    """The family's baseline on the timed inputs. It is what results are checked against, and is not itself checked."""
+
+    def __init__(self, workload: Workload, kind: TargetKind, search: tuple[str, ...]):
+        device = backend(kind).torch_device
+        self.family = load_family(workload.family, search)
+        self.inputs, _ = _problem(workload, SEEDS[0], device, search)
+        self.out = self.family.output(workload, device)
+
+    def __call__(self) -> None:
+        self.family.baseline(self.inputs, self.out)
+
+    def checks_before(self) -> list[Check]:
+        return []
+
+    def checks_after(self) -> list[Check]:
+        return []
 
 
 class _Loaded:

@@ -20,7 +20,7 @@ from runner.targets.base import backend
 MESSAGE_TAIL = 4096
 """Characters of an error's message that are printed: more could push what the compiler said out of the log's tail."""
 
-_ERROR = re.compile(r"\berror[^\S\n]*:[^\S\n]*\S.*", re.IGNORECASE)
+_ERROR = re.compile(r"\b(?:error|fatal)[^\S\n]*:[^\S\n]*\S.*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ def build(job: BuildJob) -> Artifact:
         seconds = time.perf_counter() - started
         source, launch = kernel.get_kernel_source(), kernel.get_host_source()
         blob = pack(Path(folder))
+        evidence = target.evidence(source, Path(folder))
     mma = target.mma(source)
     return Artifact(
         variant_id=variant.id,
@@ -58,6 +59,7 @@ def build(job: BuildJob) -> Artifact:
         compile_seconds=seconds,
         mma_count=mma[0] if mma else None,
         mma_instruction=mma[1] if mma else "",
+        evidence=evidence,
     )
 
 

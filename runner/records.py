@@ -204,6 +204,7 @@ class Artifact:
     mma_count: int | None = None  # None: the target has no matrix instruction
     mma_instruction: str = ""
     resources: Mapping[str, int] = field(default_factory=dict)  # registers, spill_bytes, shared_bytes
+    evidence: Mapping[str, str | int] = field(default_factory=dict)  # launch_bounds, reads_A, async_copies, sass_HGMMA …
     log: str = ""
 
 

@@ -30,6 +30,7 @@ def metrics(outcome: Outcome, flops: float | None) -> dict[str, float]:
     if outcome.artifact is not None:
         found |= {"compile_seconds": outcome.artifact.compile_seconds, "mma_count": outcome.artifact.mma_count}
         found |= outcome.artifact.resources
+        found |= {k: v for k, v in outcome.artifact.evidence.items() if isinstance(v, int)}
     if outcome.measurement is not None:
         found |= _timing(outcome, flops)
     return {k: float(v) for k, v in found.items() if v is not None and math.isfinite(v)}

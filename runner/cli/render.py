@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from runner import stats
+from runner.compare import Comparison
+from runner.evaluate import Row
 from runner.finals import device_key
 from runner.gate import DRIFT_LIMIT
 from runner.planning import Planned
-from runner.records import Baseline, Outcome, RankedRow, to_dict
+from runner.records import Artifact, Baseline, Outcome, RankedRow, to_dict
 from runner.submit import Report, failures
 from tracking.recorder import Replayed
 from tracking.registry import Best, BestVersion
 from tracking.store import Stored, StoredSweep
+
+PACKING_SHOWS = 0.05
+"""Milliseconds of packing from which a report says so; less is what it takes to find that there is nothing to pack."""
 
 STYLES = {"candidate": "green", "accepted": "bold green", "rejected": "red", "superseded": "dim", "fail": "red", "pass": "green"}
 
@@ -239,11 +245,62 @@ def shown(stored: Stored) -> list[Any]:
         rows += [("cache", measurement.cache), ("state", state)]
         rows += [("versions", ", ".join(f"{k} {v}" for k, v in measurement.versions.items()))]
         parts.append(table(("measured", measurement.measured_at[:16]), rows))
+    if outcome.artifact is not None:
+        parts.append(source_verify(outcome.artifact))
     if outcome.verdicts:
         parts.append(verdicts(outcome))
     if outcome.failure is not None and outcome.failure.output:
         parts += ["it printed:", outcome.failure.output]
     return parts
+
+
+def source_verify(artifact: Artifact) -> Table:
+    """What the generated code shows: matrix instruction, launch bounds, how inputs are read, what the compiler used."""
+    matrix = (
+        "none on this target" if artifact.mma_count is None else f"{artifact.mma_count} x {artifact.mma_instruction or 'none'}"
+    )
+    rows = [("matrix instruction", matrix), *((k.replace("_", " "), str(v)) for k, v in artifact.evidence.items())]
+    rows += [(k.replace("_", " "), str(v)) for k, v in artifact.resources.items()]
+    return table(("source verify", f"compiled in {artifact.compile_seconds:.1f} s"), rows)
+
+
+def evaluation(rows: Sequence[Row]) -> Table:
+    """The baseline's row and the kernel's, in pairs of rows."""
+    headers = ("", "workload", "device", "median ms", "TFLOPS", "max err", "x baseline, paired", "note")
+    return table(headers, [_evaluated(row) for row in rows], right=("median ms", "TFLOPS", "max err"))
+
+
+def _evaluated(row: Row) -> tuple[str, ...]:
+    paired = f"{row.speedup_vs_baseline:.4f} [{row.speedup_low:.4f}, {row.speedup_high:.4f}]" if row.speedup_vs_baseline else ""
+    packed = f"packed in {row.prepack_ms:.3g} ms, not timed" if row.prepack_ms and row.prepack_ms > PACKING_SHOWS else ""
+    notes = "; ".join(filter(None, (f"run {row.run_id[:8]}" if row.run_id else "", packed, row.contended or "")))
+    numbers = f"{row.latency_ms_median:.4g}", f"{row.tflops:.4g}", f"{row.max_abs_error:.3g}"
+    return row.name, row.workload, row.device, *numbers, paired, notes
+
+
+def comparison(found: Comparison, source: bool) -> list[Any]:
+    """Two runs: what differs in their configs, every number with its change, and the difference of the source."""
+    one, other = found.one[:8], found.other[:8]
+    parts: list[Any] = [f"not comparable: {found.comparable}"] if found.comparable else []
+    rows = [(name, str(a), str(b)) for name, (a, b) in found.config.items()]
+    parts.append(table(("knob", one, other), rows) if rows else "the configs are the same")
+    numbers = [(m.name, _number(m.one), _number(m.other), "" if m.change is None else f"{m.change:+.2%}") for m in found.metrics]
+    parts.append(table(("metric", one, other, "change"), numbers, right=(one, other, "change")))
+    if source:
+        parts.append(found.source or "the generated source is the same")
+    return parts
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def as_text(part: Any) -> str:
+    """A table as plain text, as wide as it needs."""
+    out = Console(file=io.StringIO(), width=220, highlight=False, color_system=None)
+    out.print(part)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
 
 
 def _attempt(outcome: Outcome) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -167,6 +168,65 @@ def repro(run: str, anyway: bool) -> None:
         click.echo(line)
     if not found.same:
         raise SystemExit(1)
+
+
+@main.command()
+@click.argument("which", required=False)
+@click.option("--warmup", type=click.IntRange(1), default=10, show_default=True, help="Calls of each before any is timed.")
+@click.option("--repeat", type=click.IntRange(6), default=50, show_default=True, help="Timed calls of each.")
+@click.option("--output-dir", type=click.Path(file_okay=False, path_type=Path), help="Also keep it here, as text, CSV and JSON.")
+@JSON
+def evaluate(which: str | None, warmup: int, repeat: int, output_dir: Path | None, json_: bool) -> None:
+    """The formal evaluation of a workload: its baseline and its best kernel, alternated call by call on one device.
+
+    WHICH is a run, or words of a workload or device; without it, every workload with a best on a device model of this machine.
+
+    \b
+    Example:  runner evaluate --warmup 10 --repeat 50 --output-dir results
+    """
+    from runner import evaluate as evaluator
+    from runner.cli import render
+    from runner.executors.inline import InlineExecutor
+    from runner.records import Protocol
+    from tracking.registry import Registry
+    from tracking.store import Store
+
+    store, executor = Store(), InlineExecutor()
+    try:
+        chosen = [_chosen(store, which)] if which else evaluator.measurable(Registry(store).bests(), executor)
+        rows = [row for best in chosen for row in evaluator.evaluate(best, store, executor, Protocol(warmup, repeat))]
+    finally:
+        executor.close()
+    if json_:
+        render.as_json(rows)
+    else:
+        _show([render.evaluation(rows)])
+    if output_dir is not None:
+        written = evaluator.write(output_dir, rows, render.as_text(render.evaluation(rows)))
+        click.echo(f"written: {', '.join(map(str, written))}", err=json_)
+
+
+@main.command()
+@click.argument("one")
+@click.argument("other")
+@click.option("--source/--no-source", default=True, show_default=True, help="The difference of the generated source too.")
+@JSON
+def compare(one: str, other: str, source: bool, json_: bool) -> None:
+    """Two runs side by side: what differs in their configs, their numbers with the change, and in the generated source.
+
+    \b
+    Example:  runner compare 3f9a 81bc
+    """
+    from runner.cli import render
+    from runner.compare import compare as side_by_side
+    from tracking.store import Store
+
+    store = Store()
+    found = side_by_side(store.find(one), store.find(other))
+    if json_:
+        render.as_json(found)
+    else:
+        _show(render.comparison(found, source))
 
 
 @main.command()

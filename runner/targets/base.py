@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from runner.errors import FailureKind, RequestError, nearest
@@ -39,6 +40,9 @@ class Backend(Protocol):
 
     def mma(self, source: str) -> tuple[int, str] | None:
         """Textual count and name of the matrix instruction in source stripped of comments and strings; None: has none."""
+
+    def evidence(self, source: str, folder: Path) -> Mapping[str, str | int]:
+        """What the generated source, and the built files in `folder`, show of how a kernel works: for a person to verify."""
 
     def resources(self, log: str) -> dict[str, int]:
         """Registers and spilled bytes, as far as the compiler told in the build's log."""

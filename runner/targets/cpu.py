@@ -51,6 +51,9 @@ class CPUBackend:
     def mma(self, source: str) -> tuple[int, str] | None:
         return None
 
+    def evidence(self, source: str, folder: Path) -> Mapping[str, str | int]:
+        return {}
+
     def resources(self, log: str) -> dict[str, int]:
         return {}
 

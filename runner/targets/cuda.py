@@ -7,13 +7,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
-from runner.targets import device_events
-from runner.targets.source import count_instruction
+from runner.targets import device_events, sass
+from runner.targets.source import count_instruction, evidence
 from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
 MMA = re.compile(r"\btl::(mma_sync\w*|wgmma_\w+|tcgen05mma_\w+|gemm_(?:ss|rs|sr|rr))\s*<")
@@ -75,6 +76,9 @@ class CUDABackend:
 
     def mma(self, source: str) -> tuple[int, str] | None:
         return count_instruction(source, MMA)
+
+    def evidence(self, source: str, folder: Path) -> Mapping[str, str | int]:
+        return {**evidence(source), **sass.counts(folder)}
 
     def resources(self, log: str) -> dict[str, int]:
         """From ptxas -v, where the build printed it."""

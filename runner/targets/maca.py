@@ -13,7 +13,7 @@ from typing import Any
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
 from runner.targets import device_events
-from runner.targets.source import count_instruction
+from runner.targets.source import count_instruction, evidence
 from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
 MMA = re.compile(r"\b(__builtin_mxc_mma_16x16x16\w+|tl::gemm_ss(?:_wsm)?)\s*[(<]")
@@ -57,6 +57,9 @@ class MACABackend:
 
     def mma(self, source: str) -> tuple[int, str] | None:
         return count_instruction(source, MMA)
+
+    def evidence(self, source: str, folder: Path) -> Mapping[str, str | int]:
+        return evidence(source)
 
     def resources(self, log: str) -> dict[str, int]:
         return {}

@@ -1,0 +1,128 @@
+"""The formal evaluator of a workload: the baseline's row and the best kernel's, measured in pairs, as a report to keep."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from kernels.family import load_family
+from runner import stats
+from runner.bench import PairJob
+from runner.errors import InfrastructureLost, NotFound, Refused
+from runner.executors.base import Executor
+from runner.finals import FIRST_DEADLINE, SLOWEST
+from runner.paths import atomic_write
+from runner.records import Device, Paired, Protocol, TargetKind
+from tracking.registry import Best
+from tracking.store import Store
+
+NOTHING = "nothing was accepted yet: runner accept RUN"
+
+TABLE, CSV, JSON = "evaluation.txt", "evaluation.csv", "evaluation.json"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to compute the workload. What only a kernel has is None for the baseline. Times are in milliseconds.
+
+    `speedup_vs_baseline` is the median of the paired call-by-call ratios, low and high its 95 % interval.
+    """
+
+    name: str
+    workload: str
+    device: str
+    latency_ms_median: float
+    latency_ms_p20: float
+    latency_ms_p80: float
+    tflops: float
+    max_abs_error: float
+    speedup_vs_baseline: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    prepack_ms: float | None = None
+    mma_count: int | None = None
+    contended: str | None = None
+    config: str = ""
+    run_id: str = ""
+    warmup: int = 0
+    repeat: int = 0
+    measured_at: str = ""
+
+
+def measurable(bests: Sequence[Best], executor: Executor) -> list[Best]:
+    """Those of a device model that is here. Raises NotFound where there is none."""
+    models = {kind: {d.model for d in executor.devices(kind)} for kind in {b.stored.outcome.variant.target.kind for b in bests}}
+    here = [b for b in bests if b.device_model in models[b.stored.outcome.variant.target.kind]]
+    if not here:
+        raise NotFound(f"nothing was accepted yet on {_here(models)}: runner accept RUN" if bests else NOTHING)
+    return here
+
+
+def _here(models: Mapping[TargetKind, set[str]]) -> str:
+    return " or ".join(sorted(model for found in models.values() for model in found)) or "a device of this machine"
+
+
+def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol) -> tuple[Row, Row]:
+    """The baseline and the accepted kernel, alternated call by call on one device of the model it was accepted on.
+
+    Raises InfrastructureLost where this machine has no such device, Refused where the kernel fails by now.
+    """
+    outcome = best.stored.outcome
+    variant, kind = outcome.variant, outcome.variant.target.kind
+    assert outcome.artifact is not None and outcome.measurement is not None
+    device = next((d for d in executor.devices(kind) if d.model == best.device_model), None)
+    if device is None:
+        raise InfrastructureLost(f"the best {best.workload} is of {best.device_model}, and this machine has none")
+    artifact = replace(outcome.artifact, blob=store.artifact_blob(best.run_id))
+    calls = protocol.warmup + protocol.repeat
+    slowest = SLOWEST * stats.median(outcome.measurement.samples_ms) / 1e3
+    job = PairJob(variant, artifact, None, None, device, protocol, (str(Path.cwd()),))
+    executor.submit(job, FIRST_DEADLINE + 2 * calls * slowest)
+    done = executor.next()
+    if done.failure is not None:
+        raise Refused(f"run {best.run_id[:8]} of {best.workload}: {done.failure}")
+    return _rows(best, device, protocol, done.value)
+
+
+def _rows(best: Best, device: Device, protocol: Protocol, paired: Paired) -> tuple[Row, Row]:
+    outcome = best.stored.outcome
+    family = load_family(outcome.variant.workload.family, (str(Path.cwd()),))
+    flops = family.flops(outcome.variant.workload)
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+    def row(name: str, samples: Sequence[float], error: float) -> Row:
+        median = stats.median(samples)
+        low, high = (stats.quantile(samples, q) for q in (0.2, 0.8))
+        made = Row(name, best.workload, device.model, median, low, high, flops / median / 1e9, error)
+        return replace(made, warmup=protocol.warmup, repeat=protocol.repeat, contended=paired.contended, measured_at=now)
+
+    kernel = row(f"TileLang {family.name.upper()}", paired.candidate_ms, max(c.max_abs_error for c in paired.checks))
+    assert outcome.artifact is not None and outcome.measurement is not None
+    return row(f"{family.name.upper()} baseline ({family.baseline_name})", paired.reference_ms, 0.0), replace(
+        kernel,
+        speedup_vs_baseline=paired.speedup,
+        speedup_low=paired.low,
+        speedup_high=paired.high,
+        prepack_ms=outcome.measurement.prepack_ms,
+        mma_count=outcome.artifact.mma_count,
+        config=" ".join(f"{k}={v}" for k, v in outcome.variant.config.items() if v is not None),
+        run_id=best.run_id,
+    )
+
+
+def write(folder: Path, rows: Sequence[Row], text: str) -> tuple[Path, ...]:
+    """The rows as a table for people, as CSV and as JSON, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    said = io.StringIO()
+    writer = csv.DictWriter(said, [f.name for f in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    contents = {TABLE: text, CSV: said.getvalue(), JSON: json.dumps([asdict(row) for row in rows], indent=2) + "\n"}
+    for name, content in contents.items():
+        atomic_write(folder / name, content.encode())
+    return tuple(folder / name for name in contents)
