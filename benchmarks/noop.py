@@ -98,6 +98,9 @@ class _Measurer:
 class NoopExecutor(RayExecutor):
     """Real Ray, real children; only what runs in them does nothing."""
 
+    def prepare(self, device: Device) -> None:
+        pass
+
     def submit(self, job: Job, deadline: float) -> None:
         if isinstance(job, BuildJob):
             self._running[_build.remote(job, deadline)] = (job, None)

@@ -79,6 +79,9 @@ class _Measurer:
 class SoakExecutor(RayExecutor):
     """The real one, but for what runs in the children, and for how long it may."""
 
+    def prepare(self, device: Device) -> None:
+        pass
+
     def submit(self, job: Job, deadline: float) -> None:
         if isinstance(job, BuildJob):
             self._running[_build.remote(job)] = (job, None)

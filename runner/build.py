@@ -46,14 +46,15 @@ def build(job: BuildJob) -> Artifact:
             said = compiler_error(str(error)) or f"{type(error).__name__}: {first_line(error)}"[:500]
             raise JobFailed(FailureKind.COMPILE_ERROR, said) from error
         seconds = time.perf_counter() - started
-        source, launch = kernel.get_kernel_source(), kernel.get_host_source()
+        # TileLang's strings are of a type of its own: whoever got one would have to import it, and torch with it.
+        source, launch = str(kernel.get_kernel_source()), str(kernel.get_host_source() or "")
         blob = pack(Path(folder))
         evidence = target.evidence(source, Path(folder))
     mma = target.mma(source)
     return Artifact(
         variant_id=variant.id,
         source=source,
-        source_hash=source_hash(variant, source, launch or ""),
+        source_hash=source_hash(variant, source, launch),
         blob=blob,
         sha256=hashlib.sha256(blob).hexdigest(),
         compile_seconds=seconds,

@@ -58,6 +58,9 @@ class _Run:
         try:
             self._take_known()
             self._queue_builds()
+            if self.to_build:
+                for device in self.sweep.devices:
+                    self.executor.prepare(device)
             self._dispatch()
             while self.building or self.measuring:
                 self._handle(self.executor.next())

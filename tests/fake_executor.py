@@ -33,6 +33,9 @@ class FakeExecutor:
     Jobs end in the order they were submitted, or with `seed` in any.
     """
 
+    def prepare(self, device: Device) -> None:
+        pass
+
     def __init__(
         self,
         fates: Mapping[str, Fate],

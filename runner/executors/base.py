@@ -13,6 +13,9 @@ from runner.process.child import Child
 from runner.process.lease import lease
 from runner.records import Device, TargetKind
 from runner.targets.base import backend
+from runner.targets.vendor_tool import TAKES_TURNS
+
+WARM_DEADLINE = 120.0
 
 Job = BuildJob | BenchJob | BaselineJob | PairJob
 
@@ -37,6 +40,9 @@ class Executor(Protocol):
 
     def submit(self, job: Job, deadline: float) -> None:
         """Start a job as soon as there is room. `deadline` (seconds) counts from its own start."""
+
+    def prepare(self, device: Device) -> None:
+        """Begin to set up what measures on a device, beside whatever runs: the first job there then waits for less."""
 
     def builders(self) -> int:
         """How many builds are worth having submitted at a time: those that can run, and some that wait for them."""
@@ -73,7 +79,18 @@ def build_child() -> Child:
 
 
 def measure_child(device: Device) -> Child:
-    return Child(dict(backend(device.kind).visible(device)))
+    return Child({**backend(device.kind).visible(device), TAKES_TURNS: "1"})
+
+
+def warm(child: Child) -> None:
+    """Start a child and have it import what every job needs, which takes seconds."""
+    with contextlib.suppress(JobFailed):  # the first job meets the same fault, and reports it
+        child.run(import_all, deadline=WARM_DEADLINE)
+
+
+def import_all() -> None:
+    import tilelang  # noqa: F401
+    import torch  # noqa: F401
 
 
 def run_job(child: Child, function: Any, job: Job, deadline: float, overdue: FailureKind) -> Done:

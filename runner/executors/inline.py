@@ -25,6 +25,9 @@ class InlineExecutor:
     def submit(self, job: Job, deadline: float) -> None:
         self._waiting.append((job, deadline))
 
+    def prepare(self, device: Device) -> None:
+        pass
+
     def builders(self) -> int:
         return 1
 

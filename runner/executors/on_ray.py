@@ -6,6 +6,7 @@ four times. A device is an actor; inside it a child process does the device's wo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -13,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any, cast
 
 import ray
@@ -21,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
-from runner.executors.base import Done, Job, build_child, measure_child, run_build, run_measure
+from runner.executors.base import Done, Job, build_child, measure_child, run_build, run_measure, warm
 from runner.interrupt import interrupt
 from runner.process.child import Child
 from runner.records import Device, TargetKind
@@ -60,6 +62,9 @@ class _Measurer:
     def device(self) -> Device:
         return self._device
 
+    def warm(self) -> None:
+        warm(self._child)
+
     def run(self, job: Any, deadline: float) -> Done:
         return run_measure(self._child, dataclasses.replace(job, device=self._device), deadline)
 
@@ -76,11 +81,12 @@ class RayExecutor:
         _hush()
         terminate = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(
-                **({"address": address} if address else _own_ray()),
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-            )
+            with contextlib.nullcontext() if address else _our_path():
+                ray.init(
+                    **({"address": address} if address else _own_ray()),
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                )
         except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
             raise InfrastructureLost(f"no Ray at {where}: {' '.join(str(error).split())[:400]}") from error
         if threading.current_thread() is threading.main_thread():
@@ -106,6 +112,9 @@ class RayExecutor:
             return
         actor = self._measurer(job.device)
         self._running[actor.run.remote(job, deadline)] = (job, job.device)
+
+    def prepare(self, device: Device) -> None:
+        self._measurer(device).warm.remote()
 
     def builders(self) -> int:
         """Twice what the cluster has room for, so that none idles while the driver writes a record."""
@@ -141,8 +150,8 @@ class RayExecutor:
                     f"Ray sees no GPU, but {device.host} has {device.model}: start it with `ray start --num-gpus=N`"
                     + (" or install MetaX's pymxsml" if device.kind == "maca" else "")
                 )
-            # A CPU each as long as builds keep one: a measurer holds its own to the end.
-            cpus = 1 if self._cpus > len(self._measurers) + 1 else 0
+            # A CPU each as long as builds keep one, since a measurer holds its own to the end; none where builds come first.
+            cpus = 1 if gpu and self._cpus > len(self._measurers) + 1 else 0
             options: dict[str, Any] = {"num_gpus": int(gpu), "num_cpus": cpus}
             self._measurers[key] = cast(Any, _Measurer).options(**options).remote(device.kind)
         return self._measurers[key]
@@ -187,8 +196,24 @@ def _own_ray() -> dict[str, Any]:
         "num_gpus": cards,
         "include_dashboard": False,
         "object_store_memory": 256 << 20,  # artifacts are tens of kilobytes
-        "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}},
     }
+
+
+@contextlib.contextmanager
+def _our_path() -> Iterator[None]:
+    """While a Ray of our own starts, its workers inherit where this process finds its modules.
+
+    A runtime environment would say so too, but then the workers that Ray starts ahead are none that it can use.
+    """
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def demand_answer(address: str) -> None:
