@@ -8,11 +8,15 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from runner.errors import InfrastructureLost
 
 TIMEOUT = 30.0
 """Seconds. A tool that hangs means a driver that hangs: nothing on that node can be trusted then."""
+
+TAKES_TURNS = "SWEEP_RUNNER_TAKES_TURNS"
+"""Environment variable of every process that computes on a device only while the device is leased to it."""
 
 
 def ask(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -80,7 +84,10 @@ def strangers(users: Iterable[User]) -> str | None:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process was started by this one: it is in the same group."""
+    """Whether a process was started by this one (it is in the same group), or takes turns with it.
+
+    Tools tell of the last second or so. Another sweep's turn may have been in it, and has ended all the same.
+    """
     with contextlib.suppress(OSError):
-        return os.getpgid(pid) == os.getpgid(0)
+        return os.getpgid(pid) == os.getpgid(0) or f"{TAKES_TURNS}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
     return False
