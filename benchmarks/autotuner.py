@@ -142,9 +142,8 @@ def main() -> None:
         found["autotuner"] = peer(Path(folder), arguments.shape)
     for name, figures in found.items():
         share = figures["timed_ms"] / 1e3 / figures["seconds"]
-        print(
-            f"{name}: {figures['seconds']:.1f} s for {figures['configs']:.0f} configs, {share:.0%} of it timed calls and their warm-up"
-        )
+        said = f"{figures['seconds']:.1f} s, {figures['configs']:.0f} configs"
+        print(f"{name}: {said}, {share:.0%} of it calls timed or to warm up")
     print(f"wall time of the sweep / the autotuner: {found['sweep']['seconds'] / found['autotuner']['seconds']:.2f}")
 
 

@@ -6,6 +6,7 @@ docs/knobs.md tells what each does on which target; `gemm_program.py` has the pr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ class Gemm:
     def unfit(self, workload: Workload, config: Mapping[str, Value], target: Target, limits: Limits) -> str | None:
         shared = target.kind != "cpu"
         faults = _gpu_faults(workload, config, target, limits) if shared else _cpu_faults(workload, config, limits)
-        return next(filter(None, (*_faults(workload, config), *faults)), None)
+        return next(filter(None, itertools.chain(_faults(workload, config), faults)), None)
 
     def program(self, workload: Workload, config: Mapping[str, Value], target: Target) -> Any:
         return cpu_program(workload, config) if target.kind == "cpu" else gpu_program(workload, config, target)
@@ -126,11 +127,13 @@ def _gpu_faults(workload: Workload, config: Mapping[str, Value], target: Target,
         yield f"block {bm}x{bn}x{bk} is not in units of the matrix instruction, 16x16x16"
     if limits.warp_size and (bm // 16) * (bn // 16) < threads // limits.warp_size:
         yield f"{threads} threads are more warps than a {bm}x{bn} block has 16x16 tiles"
-    if target.kind == "maca" and bk % (16 * int(config.get(K_PACK) or 1)):
-        yield f"block_K={bk} is not divisible by 16 times the port's k_pack={config[K_PACK]}"
+    k_pack = int(config.get(K_PACK) or 1)
+    if target.kind == "maca" and bk % (16 * k_pack):
+        yield f"block_K={bk} is not divisible by 16 times the port's k_pack={k_pack}"
     yield from _staging_faults(knobs, itemsize)
     if knobs.split_k > 1:
-        yield _indivisible("the steps along K", -(-workload.shape["K"] // bk), "split_k", knobs.split_k)
+        steps = -(-workload.shape["K"] // bk)
+        yield f"{steps} steps along K are not divisible by split_k={knobs.split_k}" if steps % knobs.split_k else None
         yield "split_k and persistent_blocks are two ways to share the work: set one" if knobs.persistent_blocks else None
         yield "with split_k the parts are stored in float32: c_staging has nothing to do" if knobs.c_tile() else None
     # TileLang may let C's staging reuse A and B, so only what each needs alone is certain.

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.family import load_family
-from kernels.gemm import GEMM
-from kernels.layouts import interleave_k
+from kernels.family import Knob, load_family
+from kernels.gemm import GEMM, K_PACK
+from kernels.layouts import interleave_k, swizzle
 from runner.artifacts import load_kernel
 from runner.bench import BenchJob
 from runner.build import BuildJob
@@ -21,6 +21,7 @@ from runner.prune import prune
 from runner.records import Limits, Measurement, Target, Variant
 from runner.spec import load_spec
 from runner.targets.base import backend
+from runner.targets.source import evidence
 from tests.workbench import PROTOCOL, Workbench, variant
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,6 +66,10 @@ class TestOnTheCPU:
         # One rounding to the output's dtype, and float32 sums in another order.
         assert measured.max_abs_error <= {"float32": 1e-4, "float16": 2e-2}[dtype]
 
+    def test_whoever_gets_an_artifact_need_not_import_tilelang_for_it(self, bench: Workbench) -> None:
+        """TileLang's strings are of its own type, and Ray's driver would import TileLang, and torch, to unpickle one."""
+        assert type(bench.build(gemm(16, 16, 16)).source) is str
+
     def test_what_is_packed_is_what_is_multiplied(self, bench: Workbench) -> None:
         """Against a product in float64, with matrices that no two layouts would agree on."""
         of = gemm(20, 24, 32, b_interleave=4)
@@ -93,6 +98,27 @@ class TestPacking:
         assert GEMM.pack((a, b), {"b_interleave": 1}) == (a, b)
         assert GEMM.pack((a, b), {"b_interleave": 2})[0] is a
 
+    def test_parts_of_k_get_a_buffer_of_their_own(self) -> None:
+        a, b = torch.zeros(4, 8), torch.zeros(8, 6)
+        _, _, parts = GEMM.pack((a, b), {"b_interleave": 1, "split_k": 4})
+        assert parts.shape == (4, 4, 6) and parts.dtype == torch.float32
+
+
+class TestSwizzle:
+    @pytest.mark.parametrize("itemsize", [2, 4])
+    @pytest.mark.parametrize("period", [32, 64, 128, 256])
+    def test_moves_whole_vectors_within_a_row_and_loses_none(self, itemsize: int, period: int) -> None:
+        columns, vector = 256 // itemsize, 16 // itemsize
+        for row in range(40):
+            places = [swizzle(row, column, itemsize, period) for column in range(columns)]
+            assert sorted(places) == [(row, column) for column in range(columns)]
+            assert all(place[1] % vector == column % vector for column, place in enumerate(places))
+            assert all(place[1] * itemsize // period == column * itemsize // period for column, place in enumerate(places))
+
+    def test_spreads_a_column_over_the_groups_of_banks(self) -> None:
+        assert len({swizzle(row, 0, 2, 256)[1] for row in range(16)}) == 16
+        assert len({swizzle(row, 0, 2, 64)[1] for row in range(16)}) == 4
+
 
 class TestUnfit:
     @pytest.mark.parametrize(
@@ -110,12 +136,27 @@ class TestUnfit:
             ),
             ("maca", {"num_stages": 3}, "needs 98,304 bytes, the limit is 65,536"),
             ("cpu", {"block_M": 1024, "block_N": 1024}, "stack for the tiles needs"),
+            ("maca", {"block_M": 256, "block_N": 256, "c_staging": "shared"}, "shared memory for C needs 131,072 bytes"),
+            ("cuda", {"c_swizzle_bytes": 256}, "c_swizzle_bytes=256 swizzles the staged C tile, and c_staging is direct"),
+            ("maca", {"c_staging": "shared", "c_swizzle_bytes": 512}, "more than a row of the staged C tile, 256 bytes"),
+            ("cuda", {"c_staging": "shared", "block_N": 192, "c_swizzle_bytes": 256}, "384 bytes, is not divisible by c_swizzle"),
+            ("cuda", {"c_staging": "shared_n64", "block_N": 96}, "not divisible in slices of c_staging=shared_n64"),
+            ("cuda", {"split_k": 3}, "64 steps along K are not divisible by split_k=3"),
+            ("cuda", {"split_k": 2, "persistent_blocks": 132}, "two ways to share the work"),
+            ("cuda", {"split_k": 2, "c_staging": "shared"}, "c_staging has nothing to do"),
+            ("maca", {K_PACK: 8}, "block_K=64 is not divisible by 16 times the port's k_pack=8"),
         ],
     )
     def test_says_why_a_config_cannot_run(self, kind: Any, config: dict[str, Any], reason: str) -> None:
         of = variant("gemm", {"M": 4096, "N": 4096, "K": 4096}, "float16", kind, "sm_90a" if kind == "cuda" else None, **config)
         said = GEMM.unfit(of.workload, of.config, of.target, LIMITS[kind])
         assert said is not None and reason in said
+
+    @pytest.mark.parametrize("kind", ["cuda", "cpu"])
+    def test_a_matrix_beyond_32_bit_indices(self, kind: Any) -> None:
+        of = variant("gemm", {"M": 1 << 20, "N": 4096, "K": 64}, "float32", kind, "sm_90a" if kind == "cuda" else None)
+        said = GEMM.unfit(of.workload, of.config, of.target, LIMITS[kind])
+        assert said == "C has 4,294,967,296 elements, above the 2,147,483,647 of a 32-bit index"
 
     def test_a_k_that_cannot_be_packed(self) -> None:
         of = variant("gemm", {"M": 64, "N": 64, "K": 100}, kind="cpu", b_interleave=8)
@@ -143,16 +184,41 @@ def configs_of(path: Path, arch: str) -> list[Variant]:
     return [v for v in expansion.variants if v.id not in pruned]
 
 
+def every_value(arch: str) -> list[Variant]:
+    """Configs of the sweep files in which every value of every knob in them occurs, and few beyond."""
+    chosen, seen = list[Variant](), set[tuple[str, Any]]()
+    for path in SWEEPS:
+        for of in configs_of(path, arch):
+            new = {(name, repr(value)) for name, value in of.config.items() if name in SHAPING} - seen
+            if new:
+                chosen.append(of)
+                seen |= new
+    return chosen
+
+
+SHAPING = ("num_stages", "b_interleave", "c_staging", "c_swizzle_bytes", "raster_order", "warp_policy", "tma", "split_k")
+"""Knobs that change what TileLang makes of a program, beyond numbers in it."""
+
+LAYOUT_FAILS = {"shared_m32"}
+"""Values for which TileLang finds no layout on Hopper: the compiler says so, and a sweep goes on."""
+
+
 class TestForGPUs:
-    @pytest.mark.parametrize("arch, instruction", [("sm_80", "mma_sync"), ("sm_90a", "wgmma")])
-    @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
-    def test_every_config_of_every_sweep_feeds_the_matrix_instruction(self, path: Path, arch: str, instruction: str) -> None:
-        """Generating CUDA needs neither a GPU nor nvcc, and proves what `mma: required` will be told."""
-        variants = configs_of(path, arch)
-        assert variants
-        for of in variants:
-            count, name = backend("cuda").mma(source_of(of)) or (0, "")
-            assert count >= 1 and name.startswith(instruction), of.label()
+    """Generating CUDA needs neither a GPU nor nvcc, and proves what `mma: required` will be told."""
+
+    @pytest.mark.parametrize("of", every_value("sm_90a"), ids=lambda of: of.id)
+    def test_every_value_in_a_sweep_file_feeds_the_matrix_instruction(self, of: Variant) -> None:
+        if of.config["c_staging"] in LAYOUT_FAILS:
+            with pytest.raises(Exception, match="not injective"):
+                source_of(of)
+            return
+        count, name = backend("cuda").mma(source_of(of)) or (0, "")
+        assert count >= 1 and name.startswith("wgmma"), of.label()
+
+    @pytest.mark.parametrize("of", configs_of(ROOT / "sweeps/interleave.yaml", "sm_80"), ids=lambda of: of.id)
+    def test_cards_before_hopper_get_their_own_instruction(self, of: Variant) -> None:
+        count, name = backend("cuda").mma(source_of(of)) or (0, "")
+        assert count >= 1 and name.startswith("mma_sync"), of.label()
 
     def test_maca_gets_a_program_for_every_packing(self) -> None:
         for width in (1, 2, 4, 8, 16):
@@ -162,6 +228,19 @@ class TestForGPUs:
     def test_float32_is_generated_too(self) -> None:
         of = variant("gemm", {"M": 256, "N": 256, "K": 256}, "float32", "cuda", "sm_80")
         assert (backend("cuda").mma(source_of(of)) or (0, ""))[0] >= 1
+
+    def test_loads_of_a_are_as_wide_as_asked(self) -> None:
+        for width, said in ((2, "cp_async 4 B"), (4, "cp_async 8 B"), (8, "cp_async 16 B")):
+            of = variant(
+                "gemm", {"M": 256, "N": 256, "K": 256}, "float16", "cuda", "sm_80", a_coalesced_width=width, num_stages=2
+            )
+            assert said in str(evidence(source_of(of))["reads_A"])
+
+    def test_the_copy_engine_is_used_unless_it_is_switched_off(self) -> None:
+        def source(tma: bool) -> str:
+            return source_of(variant("gemm", {"M": 256, "N": 256, "K": 256}, "float16", "cuda", "sm_90a", tma=tma, num_stages=2))
+
+        assert "tma_load" in source(True) and "tma_load" not in source(False)
 
 
 def source_of(of: Variant) -> str:
@@ -177,15 +256,29 @@ def source_of(of: Variant) -> str:
 
 def test_every_knob_is_documented_with_its_default_and_its_values() -> None:
     text = (ROOT / "docs/knobs.md").read_text()
-    rows = dict(re.findall(r"^\| \[`(\w+)`\]\(#\w+\) \| (.+) \|$", text, re.MULTILINE))
+    rows = dict(re.findall(r"^\| \[`(\w+)`\]\(#[\w-]+\) \| (.+) \|$", text, re.MULTILINE))
     assert list(rows) == [knob.name for knob in GEMM.knobs]
     for knob in GEMM.knobs:
         default, values, *on = (cell.strip() for cell in rows[knob.name].split("|"))
-        assert default == str(knob.default)
-        assert values == (", ".join(map(str, knob.choices)) if knob.choices else "positive integer")
+        assert default == documented(knob.default)
+        assert values == documented_choices(knob)
         assert {kind for kind, said in zip(("cuda", "maca", "cpu"), on) if said != "`null`"} == set(knob.kinds)
-        section = re.search(rf"^## `{knob.name}`\n(.+?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-        assert section and all(f"`{kind}`" in section[1] or "all targets" in section[1] for kind in ("cuda", "maca", "cpu"))
+        section = re.search(rf"^## [^\n]*`{knob.name}`[^\n]*\n(.+?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        assert section and all(f"`{kind}`" in section[1] or "all targets" in section[1] for kind in knob.kinds), knob.name
+
+
+def documented(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return "`{}`".format({None: "null", True: "true", False: "false"}.get(value, value))
+
+
+def documented_choices(knob: Knob) -> str:
+    if knob.choices is None:
+        return "positive integer" if knob.least == 1 else f"integer from {knob.least} on"
+    if knob.choices == tuple(range(33)):
+        return "0 to 32"
+    return ", ".join(map(documented, knob.choices))
 
 
 @pytest.mark.gpu

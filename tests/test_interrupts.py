@@ -136,7 +136,6 @@ def test_a_driver_killed_again_and_again_loses_nothing_and_measures_nothing_twic
     numbers = range(2, 7)
     file = place.file(*(f"ms: 30, number: {n}" for n in numbers))
     moments: list[Callable[[str], bool]] = [
-        lambda line: line.startswith("building"),
         lambda line: line.startswith("measured"),
         lambda line: line.startswith("timing torch.neg"),
     ]

@@ -79,13 +79,18 @@ def test_plan_tells_what_is_known_and_starts_nothing(interleave: Finished) -> No
     assert "5 to measure" in for_maca
 
 
-def test_one_more_value_measures_one_more_variant(tmp_path: Path) -> None:
+def test_one_more_value_measures_one_more_variant_and_one_that_cannot_run_is_pruned(tmp_path: Path) -> None:
     first = finish(tmp_path, str(sweep_file(tmp_path, block_n="[16, 48]")))
     assert len(runs_of(tmp_path)) == 2
-    again = finish(tmp_path, str(sweep_file(tmp_path, block_n="[16, 48, 64]")))
+    again = finish(tmp_path, str(sweep_file(tmp_path, block_n="[16, 48, 64, 1048576]")))
     assert again.id != first.id
-    assert {r.data.params["block_N"] for r in runs_of(tmp_path)} == {"16", "48", "64"}
-    assert len(runs_of(tmp_path)) == 3
+    found = {r.data.params["block_N"]: r.data.tags for r in runs_of(tmp_path)}
+    assert {n: tags["status"] for n, tags in found.items()} == {
+        **dict.fromkeys(("16", "48", "64"), "measured"),
+        "1048576": "pruned",
+    }
+    assert "stack for the tiles needs" in found["1048576"]["reason"]
+    assert len(runs_of(tmp_path)) == 4
     reused = {r["block_N"]: r["reused"] for r in again.ranking()}
     assert reused == {16: True, 48: True, 64: False}
 
@@ -119,12 +124,6 @@ def test_a_sweep_in_which_nothing_was_measured_ends_with_one(tmp_path: Path) -> 
     assert done.returncode == 1, done.stdout + done.stderr
     assert "nothing could be measured" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_pruned_variants_are_recorded_with_their_reason(tmp_path: Path) -> None:
-    finish(tmp_path, str(sweep_file(tmp_path, block_n="[16, 1048576]")))
-    pruned = next(r for r in runs_of(tmp_path) if r.data.tags["status"] == "pruned")
-    assert "stack for the tiles needs" in pruned.data.tags["reason"]
 
 
 def test_a_server_holds_the_record_with_artifacts_through_it(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import struct
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,9 +14,11 @@ import pytest
 
 from runner.errors import FailureKind, RequestError
 from runner.records import Device
+from runner.targets import sass
 from runner.targets.base import BACKENDS, Backend, backend
 from runner.targets.maca import parse_list
-from runner.targets.source import strip
+from runner.targets.source import evidence, strip
+from runner.targets.vendor_tool import TAKES_TURNS
 
 KINDS = list(BACKENDS)
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES")
@@ -326,6 +330,20 @@ def test_an_nvidia_card_of_ones_own(tool: Tools) -> None:
     assert backend("cuda").others(Device("cuda", "NVIDIA H200"))() == ""
 
 
+@pytest.mark.parametrize("takes_turns", [True, False])
+def test_who_takes_turns_with_us_is_no_stranger(tool: Tools, takes_turns: bool) -> None:
+    """The tool tells of the last second, in which another sweep may have had its turn."""
+    environment = {**os.environ, TAKES_TURNS: "1"} if takes_turns else None
+    with subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True) as other:
+        try:
+            tool("nvidia-smi", MONITORS["newer"].format(own=os.getpid()).replace("4242", str(other.pid)))
+            found = backend("cuda").others(Device("cuda", "NVIDIA H200"))()
+        finally:
+            other.kill()
+    assert found is not None
+    assert (str(other.pid) in found) is not takes_turns
+
+
 @pytest.mark.parametrize("said, code", [(MONITORS["newer"].format(own=1), 0), (NOBODY, 0), ("", 0), ("Not supported", 6)])
 def test_a_tool_that_does_not_know_our_own_process_knows_nothing_of_others(tool: Tools, said: str, code: int) -> None:
     """In a container processes have other numbers than outside, where the tool has its own from."""
@@ -389,3 +407,78 @@ ptxas info    : Used 168 registers, used 1 barriers, 448 bytes cmem[0]
 )
 def test_sticky_errors(kind: str, message: str, failure: FailureKind, sticky: bool) -> None:
     assert backend(kind).classify(message) == (failure, sticky)
+
+
+HOPPER = """extern "C" __global__ void __launch_bounds__(384, 1) gemm_kernel(__grid_constant__ const CUtensorMap A_desc,
+    const half_t* __restrict__ B, half_t* __restrict__ C) {
+  // tl::tma_load(A_desc) in a comment is none
+  tl::prefetch_tma_descriptor(A_desc);
+  tl::tma_load(A_desc, mbarrier[0], (&(((half_t*)A_tile)[0])), 0, 0);
+  tl::cp_async_gs<16>((&(((half_t*)B_tile)[0])), (&(B[((int)threadIdx.x)])));
+  *(uint4*)(C + 8) = *(uint4*)(C_tile + 8);
+}
+"""
+C500 = """extern "C" __global__ void __launch_bounds__(512, 1) gemm_kernel(half_t* __restrict__ A, half_t* __restrict__ B,
+    half_t* __restrict__ C) {
+    *(uint2*)(A_tile + i) = *(uint2*)(A + i);
+    *(uint2*)(B_tile + i) = tl::load_global_64(B + i);
+    B_tile[j] = B[j];
+}
+extern "C" __global__ void __launch_bounds__(128) sum_kernel(float* __restrict__ Parts, half_t* __restrict__ C) {
+    *(float4*)(Sum + i) = *(float4*)(Parts + i);
+}
+"""
+
+
+def test_source_tells_how_its_inputs_are_read() -> None:
+    assert evidence(HOPPER) == {
+        "launch_bounds": "384, 1",
+        "reads_A": "1 x tma_load",
+        "reads_B": "1 x cp_async 16 B",
+        "async_copies": 2,
+    }
+    assert evidence(C500) == {
+        "launch_bounds": "512, 1",
+        "reads_A": "1 x uint2",
+        "reads_B": "1 x 64 bit, 1 x scalar",
+        "launch_bounds_2": "128",
+        "reads_Parts_2": "1 x float4",
+        "async_copies": 0,
+    }
+    assert evidence("int main() {}") == {"async_copies": 0}
+
+
+def elf(machine: int, size: int) -> bytes:
+    """A 64-bit ELF file of that many bytes that says of itself what ours look at."""
+    header = bytearray(size)
+    header[:5] = b"\x7fELF\x02"
+    struct.pack_into("<H", header, 18, machine)
+    struct.pack_into("<Q", header, 40, size - 128)  # section headers: two of 64 bytes at the end
+    struct.pack_into("<HHHH", header, 54, 56, 0, 64, 2)
+    return bytes(header)
+
+
+def test_cuda_binaries_are_found_within_a_host_library() -> None:
+    cubin = elf(190, 512)
+    assert list(sass.cubins(cubin)) == [cubin]
+    assert list(sass.cubins(elf(62, 300) + b"padding" + cubin + b"\x7fELF" + elf(190, 256))) == [cubin, elf(190, 256)]
+    assert list(sass.cubins(elf(62, 300))) == [] and list(sass.cubins(b"")) == []
+
+
+def test_machine_instructions_are_counted_where_a_disassembler_is(tool: Tools, tmp_path: Path) -> None:
+    folder = tmp_path / "built"
+    folder.mkdir()
+    (folder / "kernel.so").write_bytes(elf(190, 256))
+    tool(
+        "cuobjdump",
+        "        /*0010*/    HGMMA.64x256x16.F32 R24, gdesc[UR8] ;  /* 0x1 */\n                       /* 0x0 */\n"
+        "        /*0020*/    @!P0 FFMA R1, R2, R3, R4 ;\n        /*0030*/    UTMALDG.2D [UR8], [UR4] ;\n"
+        "        /*0040*/    EXIT ;\n",
+    )
+    assert sass.counts(folder) == {"sass_HGMMA": 1, "sass_FFMA": 1, "sass_UTMALDG": 1}
+
+
+def test_without_a_disassembler_there_are_no_machine_instructions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "kernel.so").write_bytes(elf(190, 256))
+    assert sass.counts(tmp_path) == {}
