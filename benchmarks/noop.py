@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import Any
 
 from runner.bench import BaselineJob, BenchJob, PairJob
@@ -26,24 +27,25 @@ from runner.records import (
 )
 from runner.sweep import Sweep
 
-DEVICE = Device("cpu", "no-op")
 PROTOCOL = Protocol(10, 50)
 SOURCE = 'extern "C" void gemm_kernel() {}\n' * 60  # as long as a small kernel's
 BLOB = b"\x7fELF" * 10_000  # 40 kB, as a CPU kernel's
 
 
-def noop_sweep(variants: int) -> Sweep:
+def noop_sweep(variants: int, busy_ms: int = 0) -> Sweep:
+    """With `busy_ms` measuring takes that long, and goes on while results are recorded, as on a GPU."""
     workload = Workload("gemm", {"M": 512, "N": 512, "K": 512}, "float32")
-    knobs = {"block_N": 64, "block_K": 64, "num_stages": None, "threads": None, "b_interleave": 1}
-    target = Target("cpu", "x86_64")
+    knobs = {"block_N": 64, "block_K": 64, "num_stages": None, "threads": None, "b_interleave": 1, "busy_ms": busy_ms}
+    target = Target("cuda", "sm_90a") if busy_ms else Target("cpu", "x86_64")
+    device = Device(target.kind, "no-op")
     made = tuple(
         Variant(workload, {"block_M": i, **knobs}, target, "noop", {"tilelang": "0"}, PROTOCOL.key) for i in range(variants)
     )
     info = SweepInfo(
-        "0" * 8, "noop", "What does the runner cost?", "noop.yaml", "", workload, target, DEVICE, PROTOCOL.key,
-        Acceptance(max_abs_error=1.0, mma="none", max_spread=10.0), ("block_M",),
+        "0" * 8, "noop", "What does the runner cost?", "noop.yaml", "", workload, target, device, PROTOCOL.key,
+        Acceptance(max_abs_error=1.0, mma="none", max_spread=10.0, alone="none"), ("block_M",),
     )  # fmt: skip
-    return Sweep(info, made, made[0], {}, {}, PROTOCOL, 3, 2.0 * 512**3, (DEVICE,), "torch.mm", None, None, _no_artifact)
+    return Sweep(info, made, made[0], {}, {}, PROTOCOL, 3, 2.0 * 512**3, (device,), "torch.mm", None, None, _no_artifact)
 
 
 def _no_artifact(variant_id: str) -> Artifact:
@@ -62,8 +64,9 @@ def samples(seed: int) -> tuple[float, ...]:
 
 
 def measure(job: BenchJob) -> Measurement:
+    time.sleep(int(job.variant.config["busy_ms"] or 0) / 1e3)
     taken = samples(int(job.variant.config["block_M"] or 0))
-    return Measurement(DEVICE, PROTOCOL.key, taken, (Check(1, "before timing", 0.0),), versions={"torch": "0"})
+    return Measurement(job.device, PROTOCOL.key, taken, (Check(1, "before timing", 0.0),), versions={"torch": "0"})
 
 
 def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
@@ -88,8 +91,8 @@ def _build(job: BuildJob, deadline: float) -> Done:
 
 @ray.remote(num_cpus=1, max_restarts=0)
 class _Measurer:
-    def __init__(self) -> None:
-        self._child = measure_child(DEVICE)
+    def __init__(self, device: Device) -> None:
+        self._child = measure_child(device)
 
     def run(self, job: Any, deadline: float) -> Done:
         return run_job(self._child, FUNCTIONS[type(job)], job, deadline, FailureKind.HANG)
@@ -105,5 +108,5 @@ class NoopExecutor(RayExecutor):
         if isinstance(job, BuildJob):
             self._running[_build.remote(job, deadline)] = (job, None)
             return
-        self._actor = getattr(self, "_actor", None) or _Measurer.remote()
+        self._actor = getattr(self, "_actor", None) or _Measurer.remote(job.device)
         self._running[self._actor.run.remote(job, deadline)] = (job, job.device)

@@ -1,9 +1,11 @@
 """What the runner itself costs: no-op variants through the real pipeline, Ray, child processes and MLflow.
 
-    python -m benchmarks.overhead [--variants 100 1000] [--peer]
+    python -m benchmarks.overhead [--variants 100 1000] [--busy 200] [--peer]
 
 Builds and measurements do nothing, so what is left is the runner: Ray's tasks and actor, the private pipe to the child,
-judging, and one MLflow run per variant with all that a real one has. `--peer` runs as many no-op trials through Ray
+judging, and one MLflow run per variant with all that a real one has. With `--busy` a measurement takes so many
+milliseconds on a device that goes on while the last result is recorded, as a GPU does: what the device waited for is
+left. `--peer` runs as many no-op trials through Ray
 Tune with its MLflow callback, which logs less per trial, on the same machine in the same run.
 """
 
@@ -23,7 +25,7 @@ from pathlib import Path
 from benchmarks.noop import noop_sweep
 
 
-def measure(variants: int) -> dict[str, float]:
+def measure(variants: int, busy_ms: int) -> dict[str, float]:
     """Seconds and bytes for one sweep of `variants`, in this process."""
     from benchmarks.noop import NoopExecutor
     from runner.submit import submit
@@ -31,7 +33,7 @@ def measure(variants: int) -> dict[str, float]:
 
     started = time.perf_counter()
     store = Store()
-    sweep = noop_sweep(variants)
+    sweep = noop_sweep(variants, busy_ms)
     store.check()
     store_ready = time.perf_counter()
     executor = NoopExecutor()
@@ -56,13 +58,13 @@ def measure(variants: int) -> dict[str, float]:
         "store_s": store_ready - started,
         "ray_s": ray_ready - store_ready,
         "sweep_s": ended - ray_ready,
-        "ms_per_variant": (ended - ray_ready) / variants * 1e3,
+        "ms_per_variant": (ended - ray_ready) / variants * 1e3 - busy_ms,
         "mlflow_ms_per_variant": writing / variants * 1e3,
         "driver_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
-def peer(trials: int) -> dict[str, float]:
+def peer(trials: int, _: int) -> dict[str, float]:
     """As many no-op trials through Ray Tune with its MLflow callback."""
     import runner.executors  # noqa: F401, I001 - Ray reads its settings on import, and these are made first
     import ray
@@ -77,7 +79,12 @@ def peer(trials: int) -> dict[str, float]:
     started = time.perf_counter()
     callback = MLflowLoggerCallback(tracking_uri=uri, experiment_name="peer", save_artifact=False)
     run_config = tune.RunConfig(callbacks=[callback], verbose=0, storage_path=str(Path.cwd() / "tune"))
-    tuner = tune.Tuner(trial, param_space={"block_M": tune.grid_search(list(range(trials)))}, run_config=run_config)
+    tuner = tune.Tuner(
+        trial,
+        param_space={"block_M": tune.grid_search(list(range(trials)))},
+        run_config=run_config,
+        tune_config=tune.TuneConfig(reuse_actors=True),
+    )
     tuner.fit()
     seconds = time.perf_counter() - started
     return {"variants": trials, "sweep_s": seconds, "ms_per_variant": seconds / trials * 1e3}
@@ -123,22 +130,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variants", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--peer", action="store_true", help="also run Ray Tune with its MLflow callback, 100 trials")
+    parser.add_argument("--busy", type=int, default=200, help="milliseconds of a measurement, in a sweep of 100 besides; 0: none")
     parser.add_argument("--one", choices=["sweep", "peer"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps((measure if arguments.one == "sweep" else peer)(arguments.variants[0])))
+        print(json.dumps((peer if arguments.one == "peer" else measure)(arguments.variants[0], arguments.busy)))
         return
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
     print(f"from `sweep submit` to the first build: {first_build():.1f} s (median of 3)")
     # Each in a process and a store of its own, so that memory and the database start from nothing.
-    for what, count in [("sweep", n) for n in arguments.variants] + ([("peer", 100)] if arguments.peer else []):
+    runs = [("sweep", n, 0) for n in arguments.variants]
+    runs += [("sweep", 100, arguments.busy)] if arguments.busy else []
+    for what, count, busy in [*runs, *([("peer", 100, 0)] if arguments.peer else [])]:
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "benchmarks.overhead", "--one", what, "--variants", str(count)]
+            command = [sys.executable, "-m", "benchmarks.overhead", "--one", what, "--variants", str(count), "--busy", str(busy)]
             done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True)
             if done.returncode:
                 sys.exit(done.stderr)
             figures = json.loads(done.stdout.strip().splitlines()[-1])
-            print(f"{what} of {count}: " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items() if k != "variants"))
+            kind = f"{what} of {count}" + (f", {busy} ms each, not counted" if busy else "")
+            print(f"{kind}: " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items() if k != "variants"))
 
 
 if __name__ == "__main__":

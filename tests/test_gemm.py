@@ -196,7 +196,7 @@ def every_value(arch: str) -> list[Variant]:
     return chosen
 
 
-SHAPING = ("num_stages", "b_interleave", "c_staging", "c_swizzle_bytes", "raster_order", "warp_policy", "tma", "split_k")
+SHAPING = ("c_staging", "c_swizzle_bytes", "warp_policy", "tma", "persistent_blocks", "split_k")
 """Knobs that change what TileLang makes of a program, beyond numbers in it."""
 
 LAYOUT_FAILS = {"shared_m32"}

@@ -11,7 +11,6 @@ from mlflow import MlflowClient
 from tests import command
 from tests.command import ok, sweep_file
 from tests.conftest import Finished, finish
-from tests.servers import running
 
 
 def runs_of(folder: Path) -> list:
@@ -124,22 +123,6 @@ def test_a_sweep_in_which_nothing_was_measured_ends_with_one(tmp_path: Path) -> 
     assert done.returncode == 1, done.stdout + done.stderr
     assert "nothing could be measured" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_server_holds_the_record_with_artifacts_through_it(tmp_path: Path) -> None:
-    server = tmp_path / "server"
-    server.mkdir()
-    arguments = ("--backend-store-uri", f"sqlite:///{server}/mlflow.db", "--artifacts-destination", str(server / "artifacts"))
-    with running(server, *arguments) as address:
-        work = tmp_path / "work"
-        work.mkdir()
-        finish(work, str(sweep_file(work, block_n="[16, 96]")), MLFLOW_TRACKING_URI=address)
-        client = MlflowClient(address)
-        ids = [e.experiment_id for e in client.search_experiments()]
-        run = next(r for r in client.search_runs(ids) if r.data.tags.get("status") == "measured")
-        assert run.info.artifact_uri.startswith("mlflow-artifacts:")
-        assert {f.path for f in client.list_artifacts(run.info.run_id)} >= {"outcome.json", "samples.json", "verdicts.json"}
-        assert not (work / "mlflow.db").exists(), "nothing of it is kept here"
 
 
 def test_a_store_that_is_not_there_is_one_line_and_nothing_starts(tmp_path: Path) -> None:

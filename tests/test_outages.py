@@ -180,6 +180,11 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_but_a_line(tmp_path: Pat
         assert sorted(r.data.params["block_N"] for r in found) == ["16", "48", "64", "96"]
         assert {r.info.status for r in found} == {"FINISHED"}
         assert [r.info.status for r in runs(address, "sweep")] == ["FINISHED"]
+        # The artifacts went through the server too, and nothing of it all is kept here.
+        assert found[0].info.artifact_uri.startswith("mlflow-artifacts:")
+        files = {f.path for f in MlflowClient(address).list_artifacts(found[0].info.run_id)}
+        assert files >= {"outcome.json", "samples.json", "verdicts.json"}
+    assert not (work / "mlflow.db").exists()
     assert not any((work / ".runner" / "spool").iterdir())
 
 

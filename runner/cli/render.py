@@ -25,6 +25,8 @@ from tracking.recorder import Replayed
 from tracking.registry import Best, BestVersion
 from tracking.store import Stored, StoredSweep
 
+UNLIMITED = 100_000  # characters: a table takes what it needs of them
+
 PACKING_SHOWS = 0.05
 """Milliseconds of packing from which a report says so; less is what it takes to find that there is nothing to pack."""
 
@@ -34,7 +36,7 @@ STYLES = {"candidate": "green", "accepted": "bold green", "rejected": "red", "su
 def console() -> Console:
     """Where output goes. Wide where it is no terminal: a log or a pipe has no width."""
     out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=220)
+    return out if out.is_terminal else Console(highlight=False, width=UNLIMITED)
 
 
 def show(parts: Sequence[Any]) -> None:
@@ -297,7 +299,7 @@ def _number(value: float | None) -> str:
 
 def as_text(part: Any) -> str:
     """A table as plain text, as wide as it needs."""
-    out = Console(file=io.StringIO(), width=220, highlight=False, color_system=None)
+    out = Console(file=io.StringIO(), width=UNLIMITED, highlight=False, color_system=None)
     out.print(part)
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue()
