@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,20 +79,19 @@ def test_plan_tells_what_is_known_and_starts_nothing(interleave: Finished) -> No
     assert "5 to measure" in for_maca
 
 
-def test_one_more_value_measures_one_more_variant_and_one_that_cannot_run_is_pruned(tmp_path: Path) -> None:
-    first = finish(tmp_path, str(sweep_file(tmp_path, block_n="[16, 48]")))
-    assert len(runs_of(tmp_path)) == 2
-    again = finish(tmp_path, str(sweep_file(tmp_path, block_n="[16, 48, 64, 1048576]")))
-    assert again.id != first.id
-    found = {r.data.params["block_N"]: r.data.tags for r in runs_of(tmp_path)}
-    assert {n: tags["status"] for n, tags in found.items()} == {
-        **dict.fromkeys(("16", "48", "64"), "measured"),
-        "1048576": "pruned",
-    }
-    assert "stack for the tiles needs" in found["1048576"]["reason"]
-    assert len(runs_of(tmp_path)) == 4
+def test_one_more_value_measures_one_more_variant_and_one_that_cannot_run_is_pruned(blocks: Finished, tmp_path: Path) -> None:
+    folder = tmp_path / "again"
+    shutil.copytree(blocks.folder, folder)
+    before = {r.data.params["block_N"] for r in runs_of(folder)}
+    again = finish(folder, str(sweep_file(folder, block_n="[16, 48, 96, 80, 1048576]")))
+    assert again.id != blocks.id
+    found = {r.data.params["block_N"]: r.data.tags for r in runs_of(folder)}
+    assert found.keys() - before == {"80", "1048576"}
+    assert found["80"]["status"] == "measured"
+    assert found["1048576"]["status"] == "pruned" and "stack for the tiles needs" in found["1048576"]["reason"]
+    assert len(runs_of(folder)) == len(before) + 2
     reused = {r["block_N"]: r["reused"] for r in again.ranking()}
-    assert reused == {16: True, 48: True, 64: False}
+    assert reused == {16: True, 48: True, 96: True, 80: False}
 
 
 @pytest.mark.parametrize("change", ["measure.repeat=8", "base.pass.tl.disable_safe_memory_legalize=true", "workload.M=208"])

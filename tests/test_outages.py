@@ -130,11 +130,11 @@ def test_slow_mlflow_gets_a_share_of_a_sweeps_time_and_no_more(local_folder: Pat
     for name, seconds in {"SLOW": 0.2, "SHORTEST_REST": 0.0, "LAST_DELIVERY": 2.0}.items():
         monkeypatch.setattr(recorder, name, seconds)
     info, said, store = new_sweep(), list[str](), Slow()
-    found = Recorder(store, info, 40, make.FLOPS, said.append)
+    found = Recorder(store, info, 24, make.FLOPS, said.append)
     found.write(outcomes(1)[0])
     store.seconds = 1.0
     started, waited = time.monotonic(), 0.0
-    for outcome in outcomes(40)[1:]:
+    for outcome in outcomes(24)[1:]:
         before = time.monotonic()
         found.write(outcome)
         waited += time.monotonic() - before
@@ -142,13 +142,13 @@ def test_slow_mlflow_gets_a_share_of_a_sweeps_time_and_no_more(local_folder: Pat
     share = waited / (time.monotonic() - started)
     assert share < 0.35, "a rest of nine times its length follows each wait"
     before = time.monotonic()
-    found.close([], {}, "40 timed, 0 not", "FINISHED")
+    found.close([], {}, "24 timed, 0 not", "FINISHED")
     assert time.monotonic() - before < 8
     assert found.pending
     assert len(said) == 1 and "slow" in said[0]
     store.seconds = 0.0
     replay_all(store)
-    assert recorded(store, info) == [o.variant.id for o in outcomes(40)]
+    assert recorded(store, info) == [o.variant.id for o in outcomes(24)]
 
 
 @pytest.mark.timeout(900)
