@@ -57,6 +57,29 @@ def test_the_winner_is_promoted_on_paired_evidence_and_loads_in_a_fresh_process(
     assert done.stdout.split()[-2:] == ["96", "True"], done.stdout + done.stderr
 
 
+def test_the_best_is_evaluated_in_pairs_with_its_baseline_and_two_runs_are_compared(copied: Finished) -> None:
+    winner, slow = run_of(copied, 96), run_of(copied, 16)
+    ok(accept(copied, winner))
+    said = ok(command.run("runner", "evaluate", "--repeat", "20", "--output-dir", "report", folder=copied.folder))
+    baseline, kernel = json.loads((copied.folder / "report/evaluation.json").read_text())
+    assert baseline["name"] == "GEMM baseline (torch.mm)" and kernel["name"] == "TileLang GEMM"
+    assert kernel["run_id"] == winner and kernel["repeat"] == 20
+    assert kernel["speedup_low"] <= kernel["speedup_vs_baseline"] <= kernel["speedup_high"]
+    assert baseline["latency_ms_median"] > 0 and baseline["speedup_vs_baseline"] is None
+    text = (copied.folder / "report/evaluation.txt").read_text()
+    assert "TileLang GEMM" in text and text.strip() in said
+    header, *rows = (copied.folder / "report/evaluation.csv").read_text().splitlines()
+    assert header.startswith("name,workload,device,latency_ms_median") and len(rows) == 2
+
+    compared = json.loads(ok(command.run("runner", "compare", winner[:8], slow[:8], "--json", folder=copied.folder)))
+    assert compared["config"] == {"block_N": [96, 16]} and compared["comparable"] == ""
+    latency = next(m for m in compared["metrics"] if m["name"] == "latency_ms_median")
+    assert latency["change"] == pytest.approx(latency["other"] / latency["one"] - 1) and latency["change"] > 0
+    assert "-  float C_sum[" in compared["source"] and "+  float C_sum[" in compared["source"]
+    shown = ok(command.run("runner", "compare", winner[:8], winner[:8], folder=copied.folder))
+    assert "the configs are the same" in shown and "the generated source is the same" in shown
+
+
 def test_a_slower_run_is_refused_with_the_verdicts_and_nothing_changes(copied: Finished) -> None:
     ok(accept(copied, run_of(copied, 96)))
     refused = accept(copied, run_of(copied, 16))
