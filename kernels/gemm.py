@@ -55,8 +55,8 @@ class Gemm:
     )
 
     def unfit(self, workload: Workload, config: Mapping[str, Value], target: Target, limits: Limits) -> str | None:
-        shared = target.kind != "cpu"
-        faults = _gpu_faults(workload, config, target, limits) if shared else _cpu_faults(workload, config, limits)
+        on_cpu = target.kind == "cpu"
+        faults = _cpu_faults(workload, config, limits) if on_cpu else _gpu_faults(workload, config, target, limits)
         return next(filter(None, itertools.chain(_faults(workload, config), faults)), None)
 
     def program(self, workload: Workload, config: Mapping[str, Value], target: Target) -> Any:

@@ -66,17 +66,22 @@ class Knobs:
 def gpu_program(workload: Workload, config: Mapping[str, Value], target: Target) -> Any:
     import tilelang.language as T
 
-    knobs, dtype = Knobs.of(config), workload.dtype
+    knobs = Knobs.of(config)
+    hints = {} if knobs.tma else {"disable_tma": True}
+    multiply = _multiply(T, workload, knobs, target, hints)
+    if knobs.split_k > 1:
+        return _in_parts(T, workload, knobs, multiply)
+    store = _store(T, workload.dtype, knobs, hints)
+    return (_persistent if knobs.persistent_blocks else _one_tile_each)(T, workload, knobs, multiply, store)
+
+
+def _multiply(T: Any, workload: Workload, knobs: Knobs, target: Target, hints: Mapping[str, bool]) -> Any:
+    """The loop along K, or along one part of it: from A and B in global memory to a tile of C in registers."""
+    dtype, policy = workload.dtype, getattr(T.GemmWarpPolicy, knobs.warp_policy)
     bm, bn, bk, i = knobs.block_M, knobs.block_N, knobs.block_K, knobs.b_interleave
-    parts = max(1, knobs.split_k)
-    steps = -(-workload.shape["K"] // bk) // parts
-    policy = getattr(T.GemmWarpPolicy, knobs.warp_policy)
-    c_tile = knobs.c_tile()
-    slice_m, slice_n = c_tile or (bm, bn)
+    steps = -(-workload.shape["K"] // bk) // max(1, knobs.split_k)
     # Hopper's wgmma reads shared memory in a layout of its own, so there the packing ends at the global side.
     packs_tile = i > 1 and not target.arch.startswith(("sm_90", "sm_100"))
-    ways = knobs.c_swizzle_bytes
-    hints = {} if knobs.tma else {"disable_tma": True}
 
     @T.macro
     def load_b(B: T.Tensor, B_tile: T.Tensor, k0: T.int32, n0: T.int32):
@@ -99,26 +104,33 @@ def gpu_program(workload: Workload, config: Mapping[str, Value], target: Target)
             load_b(B, B_tile, k0 + k * bk, n0)
             T.gemm(A_tile, B_tile, C_sum, policy=policy)
 
+    return multiply
+
+
+def _store(T: Any, dtype: str, knobs: Knobs, hints: Mapping[str, bool]) -> Any:
+    """From a tile of C in registers to global memory: straight, or by way of a staged tile, whole or slice by slice."""
+    bm, bn, width, ways = knobs.block_M, knobs.block_N, knobs.c_coalesced_width, knobs.c_swizzle_bytes
+    c_tile = knobs.c_tile()
+    slice_m, slice_n = c_tile or (bm, bn)
+
     @T.macro
     def store(C_sum: T.Tensor, C: T.Tensor, m0: T.int32, n0: T.int32):
         if c_tile is None:
-            T.copy(C_sum, C[m0, n0], coalesced_width=knobs.c_coalesced_width, annotations=hints)
+            T.copy(C_sum, C[m0, n0], coalesced_width=width, annotations=hints)
         else:
             C_tile = T.alloc_shared((slice_m, slice_n), dtype)
             if ways:
                 T.annotate_layout({C_tile: T.Layout((slice_m, slice_n), lambda m, n: swizzle(m, n, ITEMSIZE[dtype], ways))})
             if slice_m == bm and slice_n == bn:
                 T.copy(C_sum, C_tile)
-                T.copy(C_tile, C[m0, n0], coalesced_width=knobs.c_coalesced_width, annotations=hints)
+                T.copy(C_tile, C[m0, n0], coalesced_width=width, annotations=hints)
             else:
                 for s in T.unroll((bm // slice_m) * (bn // slice_n)):
                     m, n = (s * slice_m, 0) if slice_m < bm else (0, s * slice_n)
                     T.copy(C_sum[m : m + slice_m, n : n + slice_n], C_tile)
-                    T.copy(C_tile, C[m0 + m, n0 + n], coalesced_width=knobs.c_coalesced_width, annotations=hints)
+                    T.copy(C_tile, C[m0 + m, n0 + n], coalesced_width=width, annotations=hints)
 
-    if parts > 1:
-        return _in_parts(T, workload, knobs, multiply)
-    return (_persistent if knobs.persistent_blocks else _one_tile_each)(T, workload, knobs, multiply, store)
+    return store
 
 
 def _one_tile_each(T: Any, workload: Workload, knobs: Knobs, multiply: Any, store: Any) -> Any:

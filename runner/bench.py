@@ -103,17 +103,15 @@ def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
     """Milliseconds of each call of the family's baseline on the timed inputs. Timed once more where others disturbed it."""
     target = backend(job.device.kind)
     target.prepare()
-    family = load_family(job.workload.family, job.search)
     with _device_errors(job.device.kind):
-        inputs, _ = _problem(job.workload, SEEDS[0], target.torch_device, job.search)
-        out = family.output(job.workload, target.torch_device)
+        baseline = _Baseline(job.workload, job.device.kind, job.search)
         for _ in range(job.protocol.warmup):
-            family.baseline(inputs, out)
+            baseline()
         target.synchronize()
         clear = target.cache_clearer()
         for _ in range(2):
             others = target.others(job.device)
-            samples = target.time(lambda: family.baseline(inputs, out), job.protocol.repeat, clear)
+            samples = target.time(baseline, job.protocol.repeat, clear)
             if not others():
                 break
         return samples
