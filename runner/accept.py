@@ -11,7 +11,7 @@ from runner import stats
 from runner.bench import PairJob
 from runner.errors import InfrastructureLost, JobFailed, Refused, RequestError
 from runner.executors.base import Executor
-from runner.finals import FIRST_DEADLINE, SLOWEST
+from runner.finals import pair_deadline
 from runner.gate import judge_pair
 from runner.records import PROTOCOL_VERSION, TIMED, Artifact, Decision, Device, Paired, Protocol, Ruling, Verdict
 from tracking.registry import Best, Registry
@@ -41,7 +41,7 @@ def accept(prefix: str, store: Store, executor: Executor, say: Callable[[str], N
     reference, role = (best.stored, "best") if best else (_base_of(stored, store), "base")
     paired = None
     if not failed and reference.run_id != stored.run_id:
-        device = _device(stored, executor)
+        device = device_of(stored, executor)
         say(f"measuring {stored.label or 'the run'} in pairs with the {role}, {reference.label or 'its base'}, on {device.model}")
         paired = _measure(stored, reference, store, executor, device)
         verdicts = _verdicts_after(stored, paired, role)
@@ -98,7 +98,7 @@ def _base_of(stored: Stored, store: Store) -> Stored:
     return measured
 
 
-def _device(stored: Stored, executor: Executor) -> Device:
+def device_of(stored: Stored, executor: Executor) -> Device:
     """A device of the run's own model. Raises InfrastructureLost where there is none."""
     kind = stored.outcome.variant.target.kind
     found = executor.devices(kind)
@@ -111,12 +111,12 @@ def _device(stored: Stored, executor: Executor) -> Device:
 
 def _measure(stored: Stored, reference: Stored, store: Store, executor: Executor, device: Device) -> Paired:
     variant, search = stored.outcome.variant, (str(Path.cwd()),)
-    pairs = [_artifact(s, store) for s in (stored, reference)]
+    pairs = [artifact_of(s, store) for s in (stored, reference)]
     protocol = Protocol(warmup=_warmup(variant.protocol), repeat=PAIRS)
     assert reference.outcome.measurement is not None and stored.outcome.measurement is not None
-    slowest = max(stats.median(s.outcome.measurement.samples_ms) for s in (stored, reference) if s.outcome.measurement) / 1e3
+    slowest = max(stats.median(s.outcome.measurement.samples_ms) for s in (stored, reference) if s.outcome.measurement)
     job = PairJob(variant, pairs[0], reference.outcome.variant, pairs[1], device, protocol, search)
-    executor.submit(job, FIRST_DEADLINE + 2 * (protocol.warmup + PAIRS) * SLOWEST * slowest)
+    executor.submit(job, pair_deadline(protocol, slowest))
     done = executor.next()
     if isinstance(done.failure, JobFailed):
         raise Refused(f"refused {stored.run_id[:8]}: {done.failure}")
@@ -124,7 +124,8 @@ def _measure(stored: Stored, reference: Stored, store: Store, executor: Executor
     return paired
 
 
-def _artifact(stored: Stored, store: Store) -> Artifact:
+def artifact_of(stored: Stored, store: Store) -> Artifact:
+    """With its binary, proven whole."""
     artifact = stored.outcome.artifact
     if artifact is None:
         raise RequestError(f"run {stored.run_id[:8]} has no built kernel")

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runner import stats
 from runner.records import Value
+from tracking.contents import metrics
 from tracking.stored import Stored
 
 CONTEXT = 3  # lines around each difference of the source
@@ -37,16 +37,15 @@ class Comparison:
 
 def compare(one: Stored, other: Stored) -> Comparison:
     first, second = one.outcome, other.outcome
-    names = [*first.variant.config, *(k for k in second.variant.config if k not in first.variant.config)]
-    both = {name: (first.variant.config.get(name), second.variant.config.get(name)) for name in names}
-    numbers = _numbers(one), _numbers(other)
-    names = [*numbers[0], *(n for n in numbers[1] if n not in numbers[0])]
+    configs = first.variant.config, second.variant.config
+    both = {name: (configs[0].get(name), configs[1].get(name)) for name in {**configs[0], **configs[1]}}
+    before, after = _numbers(one), _numbers(other)
     return Comparison(
         one.run_id,
         other.run_id,
         _incomparable(one, other),
         {name: pair for name, pair in both.items() if pair[0] != pair[1]},
-        tuple(_metric(name, numbers[0].get(name), numbers[1].get(name)) for name in names),
+        tuple(_metric(name, before.get(name), after.get(name)) for name in {**before, **after}),
         _diff(one, other),
     )
 
@@ -64,24 +63,9 @@ def _incomparable(one: Stored, other: Stored) -> str:
 
 
 def _numbers(stored: Stored) -> dict[str, float]:
-    outcome, found = stored.outcome, dict[str, float]()
-    if outcome.measurement is not None:
-        samples = outcome.measurement.samples_ms
-        found |= {
-            "latency_ms_median": stats.median(samples),
-            "latency_ms_p20": stats.quantile(samples, 0.2),
-            "latency_ms_p80": stats.quantile(samples, 0.8),
-            "max_abs_error": outcome.measurement.max_abs_error,
-            "prepack_ms": outcome.measurement.prepack_ms,
-        }
-        if outcome.baseline is not None:
-            found["speedup_vs_baseline"] = stats.median(outcome.baseline.before_ms) / found["latency_ms_median"]
-        found |= {name: value for name, value in outcome.measurement.state.items() if isinstance(value, float)}
-    if outcome.artifact is not None:
-        found |= {"compile_seconds": outcome.artifact.compile_seconds, **outcome.artifact.resources}
-        if outcome.artifact.mma_count is not None:
-            found["mma_count"] = outcome.artifact.mma_count
-    return found
+    """Every number of a run by MLflow's name for it, and the state of its device."""
+    state = stored.outcome.measurement.state if stored.outcome.measurement else {}
+    return {**metrics(stored.outcome, None), **{name: value for name, value in state.items() if isinstance(value, float)}}
 
 
 def _metric(name: str, one: float | None, other: float | None) -> Metric:

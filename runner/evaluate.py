@@ -12,10 +12,11 @@ from pathlib import Path
 
 from kernels.family import load_family
 from runner import stats
+from runner.accept import artifact_of, device_of
 from runner.bench import PairJob
-from runner.errors import InfrastructureLost, NotFound, Refused
+from runner.errors import NotFound, Refused
 from runner.executors.base import Executor
-from runner.finals import FIRST_DEADLINE, SLOWEST
+from runner.finals import pair_deadline
 from runner.paths import atomic_write
 from runner.records import Device, Paired, Protocol, TargetKind
 from tracking.registry import Best
@@ -72,17 +73,11 @@ def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol) -
 
     Raises InfrastructureLost where this machine has no such device, Refused where the kernel fails by now.
     """
+    device, artifact = device_of(best.stored, executor), artifact_of(best.stored, store)
     outcome = best.stored.outcome
-    variant, kind = outcome.variant, outcome.variant.target.kind
-    assert outcome.artifact is not None and outcome.measurement is not None
-    device = next((d for d in executor.devices(kind) if d.model == best.device_model), None)
-    if device is None:
-        raise InfrastructureLost(f"the best {best.workload} is of {best.device_model}, and this machine has none")
-    artifact = replace(outcome.artifact, blob=store.artifact_blob(best.run_id))
-    calls = protocol.warmup + protocol.repeat
-    slowest = SLOWEST * stats.median(outcome.measurement.samples_ms) / 1e3
-    job = PairJob(variant, artifact, None, None, device, protocol, (str(Path.cwd()),))
-    executor.submit(job, FIRST_DEADLINE + 2 * calls * slowest)
+    assert outcome.measurement is not None
+    job = PairJob(outcome.variant, artifact, None, None, device, protocol, (str(Path.cwd()),))
+    executor.submit(job, pair_deadline(protocol, stats.median(outcome.measurement.samples_ms)))
     done = executor.next()
     if done.failure is not None:
         raise Refused(f"run {best.run_id[:8]} of {best.workload}: {done.failure}")

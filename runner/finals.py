@@ -102,6 +102,11 @@ def deadline(result: Result, device: Device, protocol: Protocol, allowance: Allo
     return min(ceiling, floor + (protocol.warmup + protocol.repeat + CHECKS) * SLOWEST * baseline_s)
 
 
+def pair_deadline(protocol: Protocol, slowest_ms: float) -> float:
+    """Seconds that a pair may take outside a sweep, when the slower of the two is known to take so long."""
+    return FIRST_DEADLINE + 2 * (protocol.warmup + protocol.repeat) * SLOWEST * slowest_ms / 1e3
+
+
 def device_key(device: Device) -> tuple[str, int]:
     return device.host, device.index
 
