@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.overhead import environment
 
 WARMUP, REPEAT = 10, 50
 KNOBS: dict[str, list[Any]] = {
@@ -46,14 +47,22 @@ measure: {{warmup: {WARMUP}, repeat: {REPEAT}, finals: {finals}}}
     return path
 
 
-def ours(folder: Path, shape: list[int], finals: int) -> dict[str, float]:
+def timed(arguments: list[str], folder: Path) -> tuple[float, str]:
+    """Seconds and output of a Python module run as from a shell, with cold caches in the folder."""
+    caches = {"TILELANG_CACHE_DIR": str(folder / "cache"), "TILELANG_TMP_DIR": str(folder / "tmp")}
+    command = [sys.executable, "-m", *arguments]
     started = time.perf_counter()
-    command = [sys.executable, "-m", "runner.cli.sweep", "submit", str(sweep_file(folder, shape, finals))]
-    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env={**environment(), **caches}, capture_output=True, text=True)
     seconds = time.perf_counter() - started
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
-    return {"seconds": seconds, "timed_ms": timed_ms(folder / "mlflow.db"), "configs": done.stdout.count("\nmeasured")}
+    return seconds, done.stdout
+
+
+def ours(folder: Path, shape: list[int], finals: int) -> dict[str, float]:
+    file = sweep_file(folder, shape, finals)
+    seconds, said = timed(["runner.cli.sweep", "submit", str(file)], folder)
+    return {"seconds": seconds, "timed_ms": timed_ms(folder / "mlflow.db"), "configs": said.count("\nmeasured")}
 
 
 def timed_ms(database: Path) -> float:
@@ -64,13 +73,8 @@ def timed_ms(database: Path) -> float:
 
 
 def peer(folder: Path, shape: list[int]) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.autotuner", "--shape", *map(str, shape), "--one"]
-    started = time.perf_counter()
-    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True)
-    seconds = time.perf_counter() - started
-    if done.returncode:
-        sys.exit(done.stdout + done.stderr)
-    return {**json.loads(done.stdout.strip().splitlines()[-1]), "seconds": seconds}
+    seconds, said = timed(["benchmarks.autotuner", "--shape", *map(str, shape), "--one"], folder)
+    return {**json.loads(said.strip().splitlines()[-1]), "seconds": seconds}
 
 
 def program(m: int, n: int, k: int, **knobs: int) -> Any:
@@ -112,18 +116,6 @@ def autotune(shape: list[int]) -> dict[str, float]:
     tuner._benchmark_target = noted  # type: ignore[method-assign]
     found = tuner.run(warmup=WARMUP, rep=REPEAT, use_pipeline=True)
     return {"best_ms": float(found.latency), "timed_ms": sum(latencies) * (WARMUP + REPEAT), "configs": len(latencies)}
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Cold caches, in the folder."""
-    root = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-    return {
-        **os.environ,
-        "PYTHONPATH": path,
-        "TILELANG_CACHE_DIR": str(folder / "cache"),
-        "TILELANG_TMP_DIR": str(folder / "tmp"),
-    }
 
 
 def main() -> None:

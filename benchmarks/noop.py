@@ -8,10 +8,6 @@ from typing import Any
 
 from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.build import BuildJob
-from runner.errors import FailureKind
-from runner.executors.base import Done, Job, build_child, measure_child, run_job
-from runner.executors.on_ray import RayExecutor, ray  # Ray reads its settings on import, and ours are made first
-from runner.process.child import Child
 from runner.records import (
     Acceptance,
     Artifact,
@@ -78,35 +74,3 @@ def measure_pair(job: PairJob) -> Paired:
 
 
 FUNCTIONS: dict[type, Any] = {BuildJob: build, BenchJob: measure, BaselineJob: measure_baseline, PairJob: measure_pair}
-
-_child: Child | None = None
-
-
-@ray.remote(num_cpus=1, max_retries=0)
-def _build(job: BuildJob, deadline: float) -> Done:
-    global _child
-    _child = _child or build_child()
-    return run_job(_child, build, job, deadline, FailureKind.COMPILE_TIMEOUT)
-
-
-@ray.remote(num_cpus=1, max_restarts=0)
-class _Measurer:
-    def __init__(self, device: Device) -> None:
-        self._child = measure_child(device)
-
-    def run(self, job: Any, deadline: float) -> Done:
-        return run_job(self._child, FUNCTIONS[type(job)], job, deadline, FailureKind.HANG)
-
-
-class NoopExecutor(RayExecutor):
-    """Real Ray, real children; only what runs in them does nothing."""
-
-    def prepare(self, device: Device) -> None:
-        pass
-
-    def submit(self, job: Job, deadline: float) -> None:
-        if isinstance(job, BuildJob):
-            self._running[_build.remote(job, deadline)] = (job, None)
-            return
-        self._actor = getattr(self, "_actor", None) or _Measurer.remote(job.device)
-        self._running[self._actor.run.remote(job, deadline)] = (job, job.device)

@@ -27,7 +27,8 @@ from benchmarks.noop import noop_sweep
 
 def measure(variants: int, busy_ms: int) -> dict[str, float]:
     """Seconds and bytes for one sweep of `variants`, in this process."""
-    from benchmarks.noop import NoopExecutor
+    from benchmarks.noop import FUNCTIONS
+    from benchmarks.pretending import PretendingExecutor
     from runner.submit import submit
     from tracking.store import Store
 
@@ -36,7 +37,7 @@ def measure(variants: int, busy_ms: int) -> dict[str, float]:
     sweep = noop_sweep(variants, busy_ms)
     store.check()
     store_ready = time.perf_counter()
-    executor = NoopExecutor()
+    executor = PretendingExecutor(FUNCTIONS, measurer_cpus=1)
     ray_ready = time.perf_counter()
     writing = 0.0
     write = store.write
@@ -111,7 +112,7 @@ def _one_first_build() -> float:
             "--target",
             "cpu",
         ]
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=_environment())
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment())
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("building"):
@@ -122,8 +123,10 @@ def _one_first_build() -> float:
         return seconds
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+def environment() -> dict[str, str]:
+    """This process's, with this repository first on Python's path."""
+    root = str(Path(__file__).resolve().parent.parent)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))}
 
 
 def main() -> None:
@@ -144,7 +147,7 @@ def main() -> None:
     for what, count, busy in [*runs, *([("peer", 100, 0)] if arguments.peer else [])]:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "benchmarks.overhead", "--one", what, "--variants", str(count), "--busy", str(busy)]
-            done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True)
+            done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
             if done.returncode:
                 sys.exit(done.stderr)
             figures = json.loads(done.stdout.strip().splitlines()[-1])

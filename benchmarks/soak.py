@@ -30,12 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import fates
+from benchmarks.pretending import PretendingExecutor
 from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.build import BuildJob
-from runner.errors import FailureKind
-from runner.executors.base import Done, Job, build_child, measure_child, run_job
-from runner.executors.on_ray import RayExecutor, ray  # through this module, since it makes Ray's settings first
-from runner.process.child import Child
 from runner.records import Acceptance, Device, Outcome, Status, SweepInfo, Target, Variant, Workload
 from runner.submit import Report, submit
 from runner.sweep import Sweep
@@ -56,40 +53,6 @@ FUNCTIONS: dict[type, Any] = {
     BaselineJob: fates.measure_baseline,
     PairJob: fates.measure_pair,
 }
-
-_child: Child | None = None
-
-
-@ray.remote(num_cpus=1, max_retries=0)
-def _build(job: BuildJob) -> Done:
-    global _child
-    _child = _child or build_child()
-    return run_job(_child, fates.build, job, DEADLINE, FailureKind.COMPILE_TIMEOUT)
-
-
-@ray.remote(num_cpus=0, max_restarts=0)
-class _Measurer:
-    def __init__(self, device: Device) -> None:
-        self._child = measure_child(device)
-
-    def run(self, job: Any) -> Done:
-        return run_job(self._child, FUNCTIONS[type(job)], job, DEADLINE, FailureKind.HANG)
-
-
-class SoakExecutor(RayExecutor):
-    """The real one, but for what runs in the children, and for how long it may."""
-
-    def prepare(self, device: Device) -> None:
-        pass
-
-    def submit(self, job: Job, deadline: float) -> None:
-        if isinstance(job, BuildJob):
-            self._running[_build.remote(job)] = (job, None)
-            return
-        key = (job.device.host, job.device.index)
-        if key not in self._measurers:
-            self._measurers[key] = _Measurer.remote(job.device)
-        self._running[self._measurers[key].run.remote(job)] = (job, job.device)
 
 
 def soak_sweep(drawn: list[str]) -> Sweep:
@@ -253,7 +216,7 @@ def soak(variants: int, seed: int) -> int:
         server.start()
         store, sweep, usage = Store(server.address), soak_sweep(drawn), dict[int, Usage]()
         store.check()
-        executor = SoakExecutor()
+        executor = PretendingExecutor(FUNCTIONS, measurer_cpus=0, deadline=DEADLINE)
         settled: list[Outcome] = []
 
         def tell(outcome: Outcome) -> None:
