@@ -468,7 +468,8 @@ def test_cuda_binaries_are_found_within_a_host_library() -> None:
 def test_machine_instructions_are_counted_where_a_disassembler_is(tool: Tools, tmp_path: Path) -> None:
     folder = tmp_path / "built"
     folder.mkdir()
-    (folder / "kernel.so").write_bytes(elf(190, 256))
+    (folder / "kernel.cubin").write_bytes(elf(190, 256))
+    (folder / "kernel.so").write_bytes(elf(62, 300) + elf(190, 256))  # the same again, within the host library
     tool(
         "cuobjdump",
         "        /*0010*/    HGMMA.64x256x16.F32 R24, gdesc[UR8] ;  /* 0x1 */\n                       /* 0x0 */\n"

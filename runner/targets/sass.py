@@ -24,10 +24,11 @@ def counts(folder: Path) -> dict[str, str | int]:
     tool = shutil.which("cuobjdump") or shutil.which("nvdisasm")
     if tool is None:
         return {}
+    # TileLang may keep one binary twice, as a file and within the host library.
+    found = {cubin for path in folder.rglob("*") if path.is_file() for cubin in cubins(path.read_bytes())}
     total: Counter[str] = Counter()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        for cubin in cubins(path.read_bytes()):
-            total.update(_INSTRUCTION.findall(_disassemble(tool, cubin)))
+    for cubin in found:
+        total.update(_INSTRUCTION.findall(_disassemble(tool, cubin)))
     return {f"sass_{name}": total[name] for name in COUNTED if total[name]}
 
 
