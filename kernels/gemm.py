@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernels.family import Knob
+from kernels.gemm_hopper import GROUP, REGISTERS, hopper_program
 from kernels.gemm_program import ITEMSIZE, Knobs, cpu_program, gpu_program
 from kernels.layouts import interleave_k
 from runner.records import ENV_PREFIX, Limits, Target, Value, Workload
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 GPU = ("cuda", "maca")
 WIDTHS = (None, 1, 2, 4, 8)
-STAGINGS = ("direct", "shared", "shared_n64", "shared_n32", "shared_n16", "shared_m64", "shared_m32")
+SCHEDULES = ("automatic", "cooperative", "pingpong")
+STAGINGS = ("direct", "shared", "shared_n128", "shared_n64", "shared_n32", "shared_n16", "shared_m64", "shared_m32")
 SWIZZLES = (0, 32, 64, 128, 256, 512, 1024)
 K_PACK = ENV_PREFIX + "TILELANG_MACA_GEMM_K_PACK"
 MAX_ELEMENTS = 2**31 - 1
@@ -51,6 +53,9 @@ class Gemm:
         Knob(
             "persistent_blocks", 0, "Blocks launched, each to compute tile after tile; 0: one for each tile.", None, ("cuda",), 0
         ),
+        Knob("schedule", "automatic", "Who copies and who multiplies: TileLang's choice, or written out.", SCHEDULES, ("cuda",)),
+        Knob("cluster_M", 1, "Blocks of a cluster along M; they load one B tile for all of them.", (1, 2), ("cuda",)),
+        Knob("cluster_N", 1, "Blocks of a cluster along N; they load one A tile for all of them.", (1, 2), ("cuda",)),
         Knob("split_k", 1, "Parts of K that are multiplied apart and then summed, in float32.", (1, 2, 4, 8, 16, 32), GPU),
     )
 
@@ -60,7 +65,10 @@ class Gemm:
         return next(filter(None, itertools.chain(_faults(workload, config), faults)), None)
 
     def program(self, workload: Workload, config: Mapping[str, Value], target: Target) -> Any:
-        return cpu_program(workload, config) if target.kind == "cpu" else gpu_program(workload, config, target)
+        if target.kind == "cpu":
+            return cpu_program(workload, config)
+        written_out = Knobs.of(config).schedule != "automatic"
+        return hopper_program(workload, config) if written_out else gpu_program(workload, config, target)
 
     def inputs(self, workload: Workload, seed: int, device: str) -> tuple[Tensor, ...]:
         import torch
@@ -131,6 +139,7 @@ def _gpu_faults(workload: Workload, config: Mapping[str, Value], target: Target,
     if target.kind == "maca" and bk % (16 * k_pack):
         yield f"block_K={bk} is not divisible by 16 times the port's k_pack={k_pack}"
     yield from _staging_faults(knobs, itemsize)
+    yield from _schedule_faults(workload, knobs, target)
     if knobs.split_k > 1:
         steps = -(-workload.shape["K"] // bk)
         yield f"{steps} steps along K are not divisible by split_k={knobs.split_k}" if steps % knobs.split_k else None
@@ -140,6 +149,31 @@ def _gpu_faults(workload: Workload, config: Mapping[str, Value], target: Target,
     yield _over("shared memory for A and B", max(1, knobs.num_stages) * (bm + bn) * bk * itemsize, limits.shared_memory_bytes)
     rows, columns = knobs.c_tile() or (0, 0)
     yield _over("shared memory for C", rows * columns * itemsize, limits.shared_memory_bytes)
+
+
+def _schedule_faults(workload: Workload, knobs: Knobs, target: Target) -> Iterator[str | None]:
+    """What a schedule that is written out asks for, and what only such a one can do."""
+    schedule, groups = knobs.schedule, knobs.threads // GROUP
+    if schedule == "automatic":
+        clusters = max(knobs.cluster_M, knobs.cluster_N) > 1
+        yield "clusters need a schedule that is written out: cooperative or pingpong" if clusters else None
+        return
+    yield None if target.arch.startswith("sm_90") else f"schedule={schedule} is for Hopper, and the target is {target.arch}"
+    yield f"schedule={schedule} is for float16, and the inputs are {workload.dtype}" if workload.dtype != "float16" else None
+    if groups not in REGISTERS or (schedule == "pingpong" and groups != 2):
+        threads = " or ".join(str(GROUP * n) for n in REGISTERS if schedule == "cooperative" or n == 2)
+        yield f"schedule={schedule} multiplies with {threads} threads, not with {knobs.threads}"
+    rows = knobs.block_M // groups if schedule == "cooperative" and groups else knobs.block_M
+    yield f"a warp group multiplies 64 rows at a time, and schedule={schedule} gives it {rows}" if rows % 64 else None
+    if min(knobs.cluster_M, knobs.cluster_N) > 1:
+        yield "cluster_M and cluster_N are two ways to share what is loaded: set one"
+    blocks, size = knobs.persistent_blocks, max(knobs.cluster_M, knobs.cluster_N)
+    yield f"persistent_blocks={blocks} is not divisible in clusters of {size}" if blocks % size else None
+    unused = {"split_k": knobs.split_k > 1, "b_interleave": knobs.b_interleave > 1, "tma: false": not knobs.tma}
+    unused |= {"num_stages below 2": knobs.num_stages < 2, "warp_policy": knobs.warp_policy != "FullRow"}
+    unused |= {"raster_order": knobs.raster_order != "column"}
+    asked = ", ".join(name for name, is_asked in unused.items() if is_asked)
+    yield f"schedule={schedule} has no use for {asked}" if asked else None
 
 
 def _staging_faults(knobs: Knobs, itemsize: int) -> Iterator[str | None]:

@@ -45,12 +45,15 @@ class Knobs:
     warp_policy: str
     tma: bool
     persistent_blocks: int
+    schedule: str
+    cluster_M: int
+    cluster_N: int
     split_k: int
 
     @classmethod
     def of(cls, config: Mapping[str, Value]) -> "Knobs":
         widths = ("a_coalesced_width", "c_coalesced_width")
-        words = {"c_staging": "direct", "raster_order": "column", "warp_policy": "Square"}
+        words = {"c_staging": "direct", "raster_order": "column", "warp_policy": "Square", "schedule": "automatic"}
         found: dict[str, Any] = {name: config.get(name) for name in widths}
         found |= {name: config.get(name) or usual for name, usual in words.items()} | {"tma": config.get("tma") is not False}
         return cls(**{name: found[name] if name in found else int(config.get(name) or 0) for name in cls.__dataclass_fields__})
@@ -71,7 +74,7 @@ def gpu_program(workload: Workload, config: Mapping[str, Value], target: Target)
     multiply = _multiply(T, workload, knobs, target, hints)
     if knobs.split_k > 1:
         return _in_parts(T, workload, knobs, multiply)
-    store = _store(T, workload.dtype, knobs, hints)
+    store = store_macro(T, workload.dtype, knobs, hints)
     return (_persistent if knobs.persistent_blocks else _one_tile_each)(T, workload, knobs, multiply, store)
 
 
@@ -107,7 +110,7 @@ def _multiply(T: Any, workload: Workload, knobs: Knobs, target: Target, hints: M
     return multiply
 
 
-def _store(T: Any, dtype: str, knobs: Knobs, hints: Mapping[str, bool]) -> Any:
+def store_macro(T: Any, dtype: str, knobs: Knobs, hints: Mapping[str, bool]) -> Any:
     """From a tile of C in registers to global memory: straight, or by way of a staged tile, whole or slice by slice."""
     bm, bn, width, ways = knobs.block_M, knobs.block_N, knobs.c_coalesced_width, knobs.c_swizzle_bytes
     c_tile = knobs.c_tile()
@@ -134,9 +137,9 @@ def _store(T: Any, dtype: str, knobs: Knobs, hints: Mapping[str, bool]) -> Any:
 
 
 def _one_tile_each(T: Any, workload: Workload, knobs: Knobs, multiply: Any, store: Any) -> Any:
-    A_shape, B_shape, C_shape = _shapes(workload, knobs)
+    A_shape, B_shape, C_shape = shapes(workload, knobs)
     bm, bn, dtype = knobs.block_M, knobs.block_N, workload.dtype
-    tiles_m, tiles_n = _tiles(workload, knobs)
+    tiles_m, tiles_n = tiles(workload, knobs)
 
     @T.prim_func
     def gemm(A: T.Tensor(A_shape, dtype), B: T.Tensor(B_shape, dtype), C: T.Tensor(C_shape, dtype)):
@@ -151,9 +154,9 @@ def _one_tile_each(T: Any, workload: Workload, knobs: Knobs, multiply: Any, stor
 
 def _persistent(T: Any, workload: Workload, knobs: Knobs, multiply: Any, store: Any) -> Any:
     """As many blocks as the device holds at once, each taking tile after tile."""
-    A_shape, B_shape, C_shape = _shapes(workload, knobs)
+    A_shape, B_shape, C_shape = shapes(workload, knobs)
     bm, bn, dtype, blocks = knobs.block_M, knobs.block_N, workload.dtype, knobs.persistent_blocks
-    tiles_m, tiles_n = _tiles(workload, knobs)
+    tiles_m, tiles_n = tiles(workload, knobs)
 
     @T.prim_func
     def gemm(A: T.Tensor(A_shape, dtype), B: T.Tensor(B_shape, dtype), C: T.Tensor(C_shape, dtype)):
@@ -168,9 +171,9 @@ def _persistent(T: Any, workload: Workload, knobs: Knobs, multiply: Any, store: 
 
 def _in_parts(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any:
     """K is cut in parts that blocks of their own multiply; a second kernel sums them in a fixed order."""
-    A_shape, B_shape, C_shape = _shapes(workload, knobs)
+    A_shape, B_shape, C_shape = shapes(workload, knobs)
     bm, bn, parts, dtype = knobs.block_M, knobs.block_N, knobs.split_k, workload.dtype
-    tiles_m, tiles_n = _tiles(workload, knobs)
+    tiles_m, tiles_n = tiles(workload, knobs)
     M, N = C_shape
     rows, columns = REDUCE_TILE
     depth = -(-workload.shape["K"] // knobs.block_K) // parts * knobs.block_K
@@ -197,13 +200,13 @@ def _in_parts(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any:
     return gemm
 
 
-def _shapes(workload: Workload, knobs: Knobs) -> tuple[tuple[int, ...], ...]:
+def shapes(workload: Workload, knobs: Knobs) -> tuple[tuple[int, ...], ...]:
     """Of A, of B as it is packed, and of C."""
     M, N, K, i = *(workload.shape[d] for d in ("M", "N", "K")), knobs.b_interleave
     return (M, K), (K // i, N, i) if i > 1 else (K, N), (M, N)
 
 
-def _tiles(workload: Workload, knobs: Knobs) -> tuple[int, int]:
+def tiles(workload: Workload, knobs: Knobs) -> tuple[int, int]:
     """Blocks along M and along N; the last of each may reach over the edge."""
     return -(-workload.shape["M"] // knobs.block_M), -(-workload.shape["N"] // knobs.block_N)
 
@@ -213,8 +216,8 @@ def cpu_program(workload: Workload, config: Mapping[str, Value]) -> Any:
 
     knobs, dtype = Knobs.of(config), workload.dtype
     bm, bn, bk, i = knobs.block_M, knobs.block_N, knobs.block_K, knobs.b_interleave
-    A_shape, B_shape, C_shape = _shapes(workload, knobs)
-    tiles_m, tiles_n = _tiles(workload, knobs)
+    A_shape, B_shape, C_shape = shapes(workload, knobs)
+    tiles_m, tiles_n = tiles(workload, knobs)
     steps = -(-workload.shape["K"] // bk)
 
     @T.macro

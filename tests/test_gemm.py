@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,9 @@ class TestSwizzle:
         assert len({swizzle(row, 0, 2, 64)[1] for row in range(16)}) == 4
 
 
+WRITTEN_OUT: Mapping[str, Any] = {"schedule": "cooperative", "warp_policy": "FullRow", "num_stages": 2}
+
+
 class TestUnfit:
     @pytest.mark.parametrize(
         "kind, config, reason",
@@ -144,6 +147,13 @@ class TestUnfit:
             ("cuda", {"split_k": 3}, "64 steps along K are not divisible by split_k=3"),
             ("cuda", {"split_k": 2, "persistent_blocks": 132}, "two ways to share the work"),
             ("cuda", {"split_k": 2, "c_staging": "shared"}, "c_staging has nothing to do"),
+            ("cuda", {"cluster_M": 2}, "clusters need a schedule that is written out"),
+            ("cuda", {**WRITTEN_OUT, "threads": 128}, "multiplies with 256 or 384 threads, not with 128"),
+            ("cuda", {**WRITTEN_OUT, "schedule": "pingpong", "threads": 384}, "multiplies with 256 threads, not with 384"),
+            ("cuda", {**WRITTEN_OUT, "block_M": 192}, "64 rows at a time, and schedule=cooperative gives it 96"),
+            ("cuda", {**WRITTEN_OUT, "cluster_M": 2, "cluster_N": 2}, "two ways to share what is loaded"),
+            ("cuda", {**WRITTEN_OUT, "persistent_blocks": 131, "cluster_N": 2}, "not divisible in clusters of 2"),
+            ("cuda", {**WRITTEN_OUT, "b_interleave": 4, "tma": False}, "has no use for b_interleave, tma: false"),
             ("maca", {K_PACK: 8}, "block_K=64 is not divisible by 16 times the port's k_pack=8"),
         ],
     )
@@ -151,6 +161,10 @@ class TestUnfit:
         of = variant("gemm", {"M": 4096, "N": 4096, "K": 4096}, "float16", kind, "sm_90a" if kind == "cuda" else None, **config)
         said = GEMM.unfit(of.workload, of.config, of.target, LIMITS[kind])
         assert said is not None and reason in said
+
+    def test_a_schedule_for_hopper_on_another_card(self) -> None:
+        of = variant("gemm", {"M": 4096, "N": 4096, "K": 4096}, "float16", "cuda", "sm_80", **WRITTEN_OUT)
+        assert "is for Hopper, and the target is sm_80" in str(GEMM.unfit(of.workload, of.config, of.target, LIMITS["cuda"]))
 
     @pytest.mark.parametrize("kind", ["cuda", "cpu"])
     def test_a_matrix_beyond_32_bit_indices(self, kind: Any) -> None:
@@ -196,7 +210,17 @@ def every_value(arch: str) -> list[Variant]:
     return chosen
 
 
-SHAPING = ("c_staging", "c_swizzle_bytes", "warp_policy", "tma", "persistent_blocks", "split_k")
+SHAPING = (
+    "c_staging",
+    "c_swizzle_bytes",
+    "warp_policy",
+    "tma",
+    "persistent_blocks",
+    "schedule",
+    "cluster_M",
+    "cluster_N",
+    "split_k",
+)
 """Knobs that change what TileLang makes of a program, beyond numbers in it."""
 
 LAYOUT_FAILS = {"shared_m32"}
@@ -235,6 +259,16 @@ class TestForGPUs:
                 "gemm", {"M": 256, "N": 256, "K": 256}, "float16", "cuda", "sm_80", a_coalesced_width=width, num_stages=2
             )
             assert said in str(evidence(source_of(of))["reads_A"])
+
+    def test_what_a_cluster_has_in_common_is_loaded_once_for_all(self) -> None:
+        def loads(**clusters: int) -> dict[str, bool]:
+            shape = {"M": 1000, "N": 1024, "K": 512}
+            source = source_of(variant("gemm", shape, "float16", "cuda", "sm_90a", **WRITTEN_OUT, **clusters))
+            return {matrix: f"tma_load_multicast({matrix}_desc" in source for matrix in "AB"}
+
+        assert loads(cluster_M=2) == {"A": False, "B": True}
+        assert loads(cluster_N=2) == {"A": True, "B": False}
+        assert loads() == {"A": False, "B": False}
 
     def test_the_copy_engine_is_used_unless_it_is_switched_off(self) -> None:
         def source(tma: bool) -> str:
@@ -283,11 +317,24 @@ def documented_choices(knob: Knob) -> str:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not backend("cuda").devices(), reason="no CUDA device here")
-@pytest.mark.parametrize("width", [1, 4])
-def test_on_a_cuda_device_it_is_built_measured_and_right(width: int) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"b_interleave": 1},
+        {"b_interleave": 4},
+        {**WRITTEN_OUT, "c_staging": "shared_n64"},
+        {**WRITTEN_OUT, "c_staging": "shared_n64", "cluster_M": 2, "persistent_blocks": 16, "panel_size": 3},
+        {**WRITTEN_OUT, "c_staging": "shared", "cluster_N": 2, "persistent_blocks": 16, "num_stages": 4},
+        {**WRITTEN_OUT, "schedule": "pingpong", "c_staging": "shared_n64", "persistent_blocks": 16, "num_stages": 3},
+    ],
+    ids=str,
+)
+def test_on_a_cuda_device_it_is_built_measured_and_right(config: dict[str, Any]) -> None:
     bench = Workbench()
     device = backend("cuda").devices()[0]
-    of = variant("gemm", {"M": 1000, "N": 1024, "K": 512}, "float16", "cuda", b_interleave=width)
+    if "schedule" in config and not backend("cuda").target().arch.startswith("sm_90"):
+        pytest.skip("this schedule needs Hopper")
+    of = variant("gemm", {"M": 1000, "N": 1024, "K": 512}, "float16", "cuda", **config)
     built = bench.do(BuildJob(of), 300)
     assert built.failure is None, f"{built.failure}\n{built.output}"
     assert built.value.mma_count >= 1
