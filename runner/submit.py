@@ -115,7 +115,7 @@ def report_of(
         RankedRow(run_ids[i], o, result.finals.get(i), reused=i in sweep.known) for i, o in outcomes.items() if o.status in TIMED
     ]
     others = [(run_ids[i], o) for i, o in outcomes.items() if o.status not in TIMED]
-    ranked = sorted(rows, key=lambda row: _latency(row, result.reference))
+    ranked = sorted(rows, key=lambda row: _place(row, result.reference))
     return Report(sweep, tuple(ranked), tuple(others), drifts, tuple(result.notes), result.interrupted, parent)
 
 
@@ -133,12 +133,18 @@ def summary(report: Report) -> str:
     return f"{tried}; candidate {row.outcome.variant.label(report.sweep.info.swept) or 'base'}: {row.outcome.reason}"
 
 
-def _latency(row: RankedRow, reference: Reference | None) -> float:
-    """Milliseconds to rank by: a finalist's are the reference's over its paired speedup, since those two ran side by side."""
+def _place(row: RankedRow, reference: Reference | None) -> tuple[bool, float]:
+    """What to sort by: finalists that beat the reference by their paired speedup, then all others by milliseconds.
+
+    Medians that were taken minutes apart, on a card that was warmer or cooler meanwhile, put nobody before a speedup that
+    was measured side by side. A finalist that lost has the milliseconds of the reference over its speedup.
+    """
     assert row.outcome.measurement is not None
-    if row.paired is not None and reference is not None:
-        return reference.median_ms / row.paired.speedup
-    return stats.median(row.outcome.measurement.samples_ms)
+    if row.paired is None or reference is None:
+        return True, stats.median(row.outcome.measurement.samples_ms)
+    if row.paired.speedup > 1:
+        return False, -row.paired.speedup
+    return True, reference.median_ms / row.paired.speedup
 
 
 def _amend(

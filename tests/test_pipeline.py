@@ -15,6 +15,7 @@ from runner.executors.inline import InlineExecutor
 from runner.gate import Reference
 from runner.pipeline import run
 from runner.records import Acceptance, Artifact, Decision, Device, Outcome, Protocol, Ruling, Status, SweepInfo, Target, Variant
+from runner.submit import report_of
 from runner.sweep import Progress, Result, Sweep
 from runner.targets.base import backend
 from tests import outcomes
@@ -369,6 +370,21 @@ class TestFinals:
         ran = play(played, finals=2)
         assert list(ran.result.finals) == [of("b").id]
         assert any("SIGSEGV" in note for note in ran.result.notes)
+
+    def test_who_won_side_by_side_goes_before_all_medians(self) -> None:
+        """A median that a cooler card gave to one that was not paired must not make it the candidate."""
+        played = {**fates(base=4.0, a=1.0, b=1.5, c=2.0), "lost": Fate("lost", benches=[1.2])}
+        ran = play(played, finals=2)
+        paired = {
+            of("b").id: outcomes.paired(ran.outcomes["b"], 1.02),
+            of("lost").id: outcomes.paired(ran.outcomes["lost"], 0.98),
+        }
+        result = replace(ran.result, finals=paired)
+        sweep = make_sweep(tuple(map(of, played)), (device(0),))
+        found = {o.variant.id: o for o in ran.outcomes.values()}
+        report = report_of(sweep, found, dict.fromkeys(found, "run"), result, {})
+        assert [name_of(row.outcome.variant) for row in report.rows] == ["b", "a", "c", "base", "lost"]
+        assert report.candidate is report.rows[0]
 
     def test_none_are_asked_for(self) -> None:
         assert self.pairs(play(fates(**self.TIMES), finals=0)) == []
