@@ -27,19 +27,26 @@ Find = Callable[[TargetKind], tuple[Device, ...]]
 
 
 @dataclass(frozen=True)
-class Planned:
-    """What a sweep file comes to. `known` holds the runs that are taken over from earlier sweeps, by variant id."""
+class Asked:
+    """What a sweep file asks for, which nothing is wrong with."""
 
     spec: SweepSpec
     family: Family
     expansion: Expansion
     pruned: Mapping[str, str]
     devices: tuple[Device, ...]  # of one model; empty where there is none, which is enough to plan
-    known: Mapping[str, Stored]
-    best: Best | None
     notes: tuple[str, ...]
     settings: tuple[str, ...]
     fresh: bool
+    again: SweepInfo | None
+
+
+@dataclass(frozen=True)
+class Planned(Asked):
+    """What a sweep file comes to. `known` holds the runs that are taken over from earlier sweeps, by variant id."""
+
+    known: Mapping[str, Stored]
+    best: Best | None
 
     @property
     def missing(self) -> tuple[Variant, ...]:
@@ -47,19 +54,12 @@ class Planned:
         return tuple(v for v in self.expansion.variants if v.id not in self.known and v.id not in self.pruned)
 
 
-def plan(
-    path: str,
-    target: str | None,
-    settings: Sequence[str],
-    find: Find,
-    store: Store,
-    fresh: bool = False,
-    again: SweepInfo | None = None,
-) -> Planned:
-    """Read, expand, prune, and look up what is known. `fresh` takes nothing over from earlier sweeps.
+def read(
+    path: str, target: str | None, settings: Sequence[str], find: Find, fresh: bool = False, again: SweepInfo | None = None
+) -> Asked:
+    """Read, expand and prune. `fresh` takes nothing over from earlier sweeps; the text of one that is taken up `again` is read.
 
-    `again` is a sweep that is taken up again: its own file's text is read. Raises SpecError or RequestError for what
-    cannot be done as written.
+    Raises SpecError or RequestError for what cannot be done as written.
     """
     said: list[str] = []
 
@@ -72,29 +72,32 @@ def plan(
     resolved = backend(spec.kind).target(spec.arch)
     expansion = expand(spec, family, resolved, code_hash(family), {"tilelang": metadata.version("tilelang")})
     pruned = prune(expansion, family, backend(spec.kind).limits(resolved))
+    notes = (*said, *left_out, *spec.notes)
+    return Asked(spec, family, expansion, pruned, devices, notes, tuple(settings), fresh, again)
+
+
+def read_again(info: SweepInfo, find: Find) -> Asked:
+    """What a sweep asked for that was started before: the same text, target and settings."""
+    return read(info.file, info.target.kind, info.settings, find, info.fresh, info)
+
+
+def plan(asked: Asked, store: Store) -> Planned:
+    """Look up what is known of it, and the best."""
     known: dict[str, Stored] = {}
     best = None
-    if devices:
-        ids = [v.id for v in expansion.variants if v.id not in pruned]
-        known = store.known(spec.workload, devices[0].model, ids)
-        if fresh:
-            known = {i: stored for i, stored in known.items() if again and stored.sweep_id == again.id}
-        known = {i: stored for i, stored in known.items() if not _disturbed(stored, spec)}
-        best = Registry(store).best(spec.workload, devices[0].model)
-    return Planned(spec, family, expansion, pruned, devices, known, best, (*said, *left_out, *spec.notes), tuple(settings), fresh)
+    if asked.devices:
+        model, workload = asked.devices[0].model, asked.spec.workload
+        known = store.known(workload, model, [v.id for v in asked.expansion.variants if v.id not in asked.pruned])
+        if asked.fresh:
+            known = {i: stored for i, stored in known.items() if asked.again and stored.sweep_id == asked.again.id}
+        known = {i: stored for i, stored in known.items() if not _disturbed(stored, asked.spec)}
+        best = Registry(store).best(workload, model)
+    return Planned(**vars(asked), known=known, best=best)
 
 
-def plan_again(info: SweepInfo, find: Find, store: Store) -> Planned:
-    """The plan of a sweep that was started before: the same text, target and settings, less what is measured."""
-    return plan(info.file, info.target.kind, info.settings, find, store, info.fresh, info)
-
-
-def sweep_of(planned: Planned, store: Store, again: SweepInfo | None = None) -> Sweep:
-    """The engine's view of a plan, as a sweep of its own or as one that is taken up `again`.
-
-    Raises RequestError where there is no device to measure on.
-    """
-    spec = planned.spec
+def sweep_of(planned: Planned, store: Store) -> Sweep:
+    """The engine's view of a plan. Raises RequestError where there is no device to measure on."""
+    spec, again = planned.spec, planned.again
     if not planned.devices:
         raise RequestError(
             f"no {spec.kind} device here: `runner doctor` says what was looked for; another target is chosen with --target"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import pickle
 import signal
@@ -125,3 +126,15 @@ def echo(data: bytes) -> bytes:
 def print_much_then_hang(lines: int) -> None:
     print_much(lines)
     time.sleep(600)
+
+
+def has_imported(names: tuple[str, ...]) -> bool:
+    return all(name in sys.modules for name in names)
+
+
+def path() -> list[str]:
+    return sys.path
+
+
+def attribute(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)

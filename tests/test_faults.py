@@ -25,7 +25,8 @@ from runner.finals import deadline
 from runner.gate import DRIFT_LIMIT, judge, judge_pair
 from runner.pipeline import compile_deadline, run
 from runner.process.lease import lease
-from runner.process.memory import available, default_limit, processes_of
+from runner.process.memory import available, default_limit
+from runner.process.session import processes_of
 from runner.records import Acceptance, Allowance, Artifact, Baseline, Decision, Device, Outcome, Paired, Protocol, Ruling, Status
 from runner.sweep import Result
 from runner.targets import cpu_time

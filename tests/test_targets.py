@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from runner.errors import FailureKind, RequestError
+from runner.process.lease import TAKES_TURNS
 from runner.records import Device
 from runner.targets import sass
 from runner.targets.base import BACKENDS, Backend, backend
 from runner.targets.maca import parse_list
 from runner.targets.source import evidence, strip
-from runner.targets.vendor_tool import TAKES_TURNS
 
 KINDS = list(BACKENDS)
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import click
@@ -43,11 +44,11 @@ def plan(file: str, target: str | None, settings: tuple[str, ...], fresh: bool, 
     Example:  sweep plan sweeps/interleave.yaml --target maca
     """
     from runner.cli import render
-    from runner.planning import local_devices
-    from runner.planning import plan as make_plan
+    from runner.planning import local_devices, read
+    from runner.planning import plan as look_up
     from tracking.store import Store
 
-    planned = make_plan(file, target, settings, local_devices, Store(), fresh)
+    planned = look_up(read(file, target, settings, local_devices, fresh), Store())
     if json_:
         states = {**dict.fromkeys(planned.pruned, "pruned"), **{k: v.outcome.status.value for k, v in planned.known.items()}}
         render.as_json(
@@ -73,9 +74,9 @@ def submit(file: str, address: str | None, target: str | None, settings: tuple[s
     Example:  sweep submit sweeps/interleave.yaml
               sweep submit sweeps/interleave.yaml --target cuda --set measure.repeat=100
     """
-    from runner.planning import plan as make_plan
+    from runner.planning import read
 
-    _run(address, lambda find, store: (make_plan(file, target, settings, find, store, fresh), None))
+    _run(address, lambda find, _: read(file, target, settings, find, fresh))
 
 
 @main.command()
@@ -87,13 +88,13 @@ def resume(sweep: str, address: str | None) -> None:
     \b
     Example:  sweep resume 1f0c
     """
-    from runner.planning import plan_again
+    from runner.planning import read_again
 
-    def make(find: Any, store: Any) -> Any:
-        info = store.sweep_info(store.find_sweep(sweep))
-        return plan_again(info, find, store), info
+    def asked(find: Any, opened: Any) -> Any:
+        store = opened()
+        return read_again(store.sweep_info(store.find_sweep(sweep)), find)
 
-    _run(address, make)
+    _run(address, asked)
 
 
 @main.command("list")
@@ -139,15 +140,15 @@ def status(sweep: str, json_: bool) -> None:
     _show([render.sweeps([found]), *([render.table(headers, lines)] if rows else []), where])
 
 
-def _run(address: str | None, make: Callable[[Any, Any], Any]) -> None:
-    """Plan with what `make` gives, measure what is missing, show what came of it. Ends the process with its exit code."""
+def _run(address: str | None, ask: Callable[[Any, Any], Any]) -> None:
+    """Measure what is missing of what `ask` reads, show what came of it. Ends the process with its exit code."""
     from runner.cli import render
     from runner.errors import RunnerError
     from runner.interrupt import INTERRUPTED, interrupt
 
     console = render.console()
     with interrupt.handled():
-        report, where = _measured(address, make, console)
+        report, where = _measured(address, ask, console)
         _show([*render.report(report, report.sweep.flops), *where])
     if report.interrupted or interrupt.asked:
         raise SystemExit(INTERRUPTED)
@@ -155,44 +156,40 @@ def _run(address: str | None, make: Callable[[Any, Any], Any]) -> None:
         raise RunnerError("nothing could be measured")
 
 
-def _measured(address: str | None, make: Callable[[Any, Any], Any], console: Any) -> tuple[Any, list[str]]:
-    """The report of what is planned, once it is measured, and where MLflow shows it."""
+def _measured(address: str | None, ask: Callable[[Any, Any], Any], console: Any) -> tuple[Any, list[str]]:
+    """The report of what is asked for, once it is measured, and where MLflow shows it.
+
+    `ask` is given where devices are looked for and a function that opens the store, and refuses what cannot be done.
+    """
     from runner.cli import render
     from runner.cli.progress import watching
-    from runner.planning import local_devices, sweep_of
+    from runner.executors.on_ray import Starting
+    from runner.planning import local_devices, plan, sweep_of
     from runner.submit import submit as run_sweep
     from runner.submit import taken_over
     from tracking.recorder import replay_all
     from tracking.store import Store
 
-    store = Store()
-    executor = _ray(address) if address else None
-    try:
+    opened = cache(Store)
+    with Starting(address) as ray:
+        asked = ask(ray.executor().devices if address else local_devices, opened)
+        ray.begin()  # beside opening the store: both take seconds
+        store = opened()
         for late in replay_all(store):
             console.print(render.replayed(late), markup=False, soft_wrap=True)
-        planned, again = make(executor.devices if executor else local_devices, store)
-        sweep = sweep_of(planned, store, again)
+        planned = plan(asked, store)
+        sweep = sweep_of(planned, store)
         runs = {k: v.run_id for k, v in planned.known.items()}
         for line in render.header(planned):
             console.print(line, markup=False, soft_wrap=True)
-        if not planned.missing and again is None:
-            console.print("everything is measured already: nothing was started (--fresh measures again)")
+        if not planned.missing and planned.again is None:
+            console.print("everything is measured already: nothing was measured (--fresh measures again)")
             report = taken_over(sweep, runs)
         else:
             store.check()
-            executor = executor or _ray(None)
             with watching(console, sweep) as watcher:
-                report = run_sweep(sweep, store, runs, executor, watcher.watch, watcher.tell, watcher.say)
-    finally:
-        if executor is not None:
-            executor.close()
+                report = run_sweep(sweep, store, runs, ray.executor(), watcher.watch, watcher.tell, watcher.say)
     return report, _where(store, report)
-
-
-def _ray(address: str | None) -> Any:
-    from runner.executors.on_ray import RayExecutor
-
-    return RayExecutor(address)
 
 
 def _where(store: Any, report: Any) -> list[str]:

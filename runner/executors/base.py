@@ -10,10 +10,9 @@ from runner.bench import BaselineJob, BenchJob, PairJob, measure, measure_baseli
 from runner.build import BuildJob, build, compiler_error
 from runner.errors import FailureKind, JobFailed
 from runner.process.child import Child
-from runner.process.lease import lease
+from runner.process.lease import TAKES_TURNS, lease
 from runner.records import Device, TargetKind
 from runner.targets.base import backend
-from runner.targets.vendor_tool import TAKES_TURNS
 
 WARM_DEADLINE = 120.0
 

@@ -1,9 +1,9 @@
 """Runs jobs, one at a time, in a child process that can be killed at its deadline with everything it started.
 
-The child stays warm between jobs (importing torch and TileLang costs seconds) and is replaced after it died, was
-killed, said that its device is no longer usable, or left something behind: processes that still run, or much memory.
-Jobs and results travel over a private pipe, so nothing that a kernel prints can be taken for a result; what it prints
-goes to a file, whose tail is kept.
+The child is forked from a process that has imported torch and TileLang (`forkserver.py`), stays between jobs, and is
+replaced after it died, was killed, said that its device is no longer usable, or left something behind: processes that still
+run, or much memory. Jobs and results travel over a private pipe, so nothing that a kernel prints can be taken for a result;
+what it prints goes to a file, whose tail is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from typing import IO, Any, TypeVar
 
 from runner.errors import FailureKind, JobFailed
 from runner.process import worker
-from runner.process.memory import MemoryWatch, default_limit, processes_of
+from runner.process.forkserver import Forked, fork
+from runner.process.memory import MemoryWatch, default_limit
+from runner.process.session import kill_session, processes_of
 
 T = TypeVar("T")
 
@@ -51,7 +53,7 @@ class Child:
 
     def __init__(self, env: Mapping[str, str | None] | None = None):
         self._env = {k: v for k, v in {**os.environ, **(env or {})}.items() if v is not None}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._jobs: IO[bytes] | None = None
         self._results: int = -1
         self._limit = 0.0
@@ -108,7 +110,7 @@ class Child:
         process, self._process = self._process, None
         if process is None:
             return
-        _kill_all(process.pid)
+        kill_session(process.pid)
         process.wait()
         self._drop_pipes()
 
@@ -116,27 +118,32 @@ class Child:
         with contextlib.suppress(Exception):
             self.close()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes] | Forked:
         self._limit = default_limit()
         job_read, job_write = os.pipe()
         result_read, result_write = os.pipe()
-        # By path and not by -m, which would put the current folder first on the child's path, and a user's files before ours.
-        command = [sys.executable, worker.__file__, str(job_read), str(result_write), str(os.getpid())]
-        path = os.pathsep.join(p for p in sys.path if p)
         with Path(self._output.name).open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                env={**self._env, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(job_read, result_write),
-                start_new_session=True,
-            )
+            pipes = (job_read, result_write)
+            self._process = fork(self._env, log.fileno(), pipes) or self._spawn(log, pipes)
         os.close(job_read)
         os.close(result_write)
         self._jobs, self._results = os.fdopen(job_write, "wb"), result_read
         return self._process
+
+    def _spawn(self, log: IO[bytes], pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
+        """A child that imports everything itself."""
+        # By path and not by -m, which would put the current folder first on the child's path, and a user's files before ours.
+        command = [sys.executable, worker.__file__, *map(str, pipes), str(os.getpid())]
+        path = os.pathsep.join(p for p in sys.path if p)
+        return subprocess.Popen(
+            command,
+            env={**self._env, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=pipes,
+            start_new_session=True,
+        )
 
     def _send(self, message: object) -> None:
         assert self._jobs is not None
@@ -191,7 +198,7 @@ class Child:
             code = process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             code = None
-        _kill_all(process.pid)  # grandchildren
+        kill_session(process.pid)  # grandchildren
         process.wait()
         self._drop_pipes()
         if code is None:
@@ -207,12 +214,3 @@ class Child:
         with contextlib.suppress(OSError):
             os.close(self._results)
         self._jobs, self._results = None, -1
-
-
-def _kill_all(leader: int) -> None:
-    """The leader's group, and what left the group but not the session."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
-    for pid in processes_of(leader):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)

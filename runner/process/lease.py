@@ -14,6 +14,9 @@ from runner.records import Device
 FOLDER = Path("/tmp")
 """Not `tempfile`'s: TMPDIR differs between users and jobs, and a lock that others do not see is none."""
 
+TAKES_TURNS = "SWEEP_RUNNER_TAKES_TURNS"
+"""Environment variable of every process that computes on a device only while the device is leased to it."""
+
 
 @contextlib.contextmanager
 def lease(device: Device, shared: bool = False) -> Iterator[None]:

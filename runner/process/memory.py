@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from runner.process.session import processes_of
 
 SHARE = 0.5
 """Of what the node can give when a child starts: what the child may use where nothing else is said."""
@@ -16,8 +17,6 @@ LEAST = 2e9
 
 PAUSE = 0.2  # seconds between looks: a loop over new pages writes about half a gigabyte in that time
 EFFORT = 0.02  # of one core, at most, that looking costs on a node with many processes
-
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryWatch:
@@ -35,21 +34,6 @@ class MemoryWatch:
         cost = time.monotonic() - started
         self._next = started + max(PAUSE, cost / EFFORT)
         return held > self.limit
-
-
-def processes_of(leader: int) -> dict[int, int]:
-    """The resident bytes of every process in the leader's group or session, by process id. Pages they share count in each."""
-    found = {}
-    with os.scandir("/proc") as entries:
-        for entry in entries:
-            if not entry.name.isdigit():
-                continue
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                # man 5 proc: after the name in brackets come state, parent, group, session, …, resident pages as the 22nd.
-                fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
-                if leader in (int(fields[2]), int(fields[3])) and fields[0] != b"Z":
-                    found[int(entry.name)] = int(fields[21]) * PAGE
-    return found
 
 
 def default_limit() -> float:

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import InfrastructureLost
+from runner.process.lease import TAKES_TURNS
 
 TIMEOUT = 30.0
 """Seconds. A tool that hangs means a driver that hangs: nothing on that node can be trusted then."""
-
-TAKES_TURNS = "SWEEP_RUNNER_TAKES_TURNS"
-"""Environment variable of every process that computes on a device only while the device is leased to it."""
 
 
 def ask(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

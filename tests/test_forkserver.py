@@ -1,0 +1,99 @@
+"""Children are forked from a process that has imported torch and TileLang, and end with whoever asked for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.process import forkserver
+from runner.process.child import Child
+from tests import child_jobs as jobs
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    made = Child()
+    yield made
+    made.close()
+
+
+def gone(pid: int, within: float = 20.0) -> bool:
+    end = time.monotonic() + within
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_a_child_finds_everything_imported(child: Child) -> None:
+    assert child.run(jobs.has_imported, ("torch", "tilelang"), deadline=60)
+
+
+def test_it_is_of_the_servers_making_and_not_ours(child: Child) -> None:
+    server = child.run(os.getppid, deadline=60)
+    assert server != os.getpid()
+    assert forkserver.ADDRESS.encode() not in Path(f"/proc/{server}/environ").read_bytes()
+
+
+def test_what_comes_to_the_end_of_the_path_needs_no_other_server(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = child.run(os.getppid, deadline=60)
+    child.close()
+    monkeypatch.setattr(sys, "path", [*sys.path, "/somewhere"])
+    assert child.run(os.getppid, deadline=60) == server and "/somewhere" in child.run(jobs.path, deadline=60)
+
+
+def test_what_comes_first_on_the_path_does(child: Child, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may hide what the server has imported."""
+    (tmp_path / "tilelang").mkdir()
+    (tmp_path / "tilelang" / "__init__.py").write_text("HIDDEN = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert child.run(jobs.attribute, "tilelang", "HIDDEN", deadline=60) is True
+
+
+def test_children_end_with_their_server_and_there_is_another(child: Child) -> None:
+    pid, server = child.run(jobs.process_id, deadline=60), child.run(os.getppid, deadline=60)
+    os.kill(server, 9)
+    assert gone(pid)
+    assert child.run(os.getppid, deadline=60) not in (server, os.getpid())
+
+
+def test_where_nobody_can_fork_a_child_is_spawned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(forkserver.ADDRESS, str(tmp_path / "nobody"))
+    child = Child()
+    assert child.run(os.getppid, deadline=60) == os.getpid()
+    child.close()
+
+
+def test_who_shares_a_server_takes_its_child_along(tmp_path: Path) -> None:
+    """As a Ray worker does, whose server is the driver's: the child ends although the server goes on."""
+    program = (
+        "import pathlib, sys, time; from runner.process.child import Child; from tests import child_jobs as jobs\n"
+        "child = Child(); pathlib.Path(sys.argv[1]).write_text(str(child.run(jobs.process_id, deadline=60)))\n"
+        "child.run(jobs.spin_in_native_code, deadline=600)"
+    )
+    pid_file, address = tmp_path / "pid", forkserver.start()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), forkserver.ADDRESS: address}
+    sharer = subprocess.Popen([sys.executable, "-c", program, str(pid_file)], cwd=tmp_path, env=environment)
+    end = time.monotonic() + 60
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    pid = int(pid_file.read_text())
+    assert Path(f"/proc/{pid}").exists()
+    sharer.kill()
+    sharer.wait()
+    assert gone(pid)
+    assert forkserver.start() == address
+
+
+def test_a_process_that_has_a_device_open_cannot_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not forkserver.uses_a_device()
+    monkeypatch.setattr(forkserver, "DEVICES", ("/dev/zero",))
+    with Path("/dev/zero").open("rb"):
+        assert forkserver.uses_a_device()
