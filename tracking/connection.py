@@ -49,6 +49,12 @@ def is_server(uri: str) -> bool:
     return urlsplit(uri).scheme in ("http", "https")
 
 
+def is_missing(uri: str) -> bool:
+    """Whether `uri` is a local database that is not there yet."""
+    scheme, _, path = uri.partition(":///")
+    return scheme == "sqlite" and not Path(path).exists()
+
+
 def without_password(uri: str) -> str:
     """`uri` as it may be printed."""
     parts = urlsplit(uri)

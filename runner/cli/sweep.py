@@ -173,8 +173,10 @@ def _measured(address: str | None, ask: Callable[[Any, Any], Any], console: Any)
     opened = cache(Store)
     with Starting(address) as ray:
         asked = ask(ray.executor().devices if address else local_devices, opened)
-        ray.begin()  # beside opening the store: both take seconds
+        ray.expect()
         store = opened()
+        if store.is_new:
+            ray.begin()  # beside making the store, since nothing can be known
         for late in replay_all(store):
             console.print(render.replayed(late), markup=False, soft_wrap=True)
         planned = plan(asked, store)
@@ -183,7 +185,7 @@ def _measured(address: str | None, ask: Callable[[Any, Any], Any], console: Any)
         for line in render.header(planned):
             console.print(line, markup=False, soft_wrap=True)
         if not planned.missing and planned.again is None:
-            console.print("everything is measured already: nothing was measured (--fresh measures again)")
+            console.print("everything is measured already: nothing was started (--fresh measures again)")
             report = taken_over(sweep, runs)
         else:
             store.check()

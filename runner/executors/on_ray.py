@@ -197,13 +197,18 @@ class Starting:
         self._found: Future[RayExecutor] | None = None
         self._closed = threading.Event()
 
+    def expect(self) -> None:
+        """Begin what is easily left again: who forks the children takes seconds to import what they need."""
+        if not self._address:
+            forkserver.start()
+
     def begin(self) -> None:
         if self._found is None:
+            self.expect()
             self._found = Future()
             if self._address:
                 self._start(self._found)
             else:
-                forkserver.start()
                 threading.Thread(target=self._start, args=(self._found,), daemon=True).start()
 
     def executor(self) -> RayExecutor:

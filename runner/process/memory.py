@@ -24,7 +24,7 @@ class MemoryWatch:
 
     def __init__(self, leader: int, limit: float):
         self.limit = limit
-        self._leader, self._next = leader, 0.0
+        self._leader, self._next = leader, time.monotonic() + PAUSE  # most jobs of a warm child have ended by then
 
     def exceeded(self) -> bool:
         started = time.monotonic()
