@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from kernels.family import Knob
+from runner.process.child import ASKED_BY
 from runner.records import Target, Value, Workload
 from tests.broken_families import RIGHT_CODE, Negation
 
@@ -59,7 +60,7 @@ SLEEPER = Sleeper("")
 def leave_sign(what: str, number: Value) -> None:
     """Says which variant is being built or measured, and by which worker's child this is."""
     unfinished = Path(os.environ[SIGNS], f"{what}-{os.getpid()}")
-    unfinished.write_text(f"{number} {os.getppid()}")
+    unfinished.write_text(f"{number} {os.environ[ASKED_BY]}")
     unfinished.replace(Path(os.environ[SIGNS], what))
 
 

@@ -140,6 +140,9 @@ class TestMemory:
         finally:
             os.killpg(shell.pid, 9)
             shell.wait()
+        end = time.monotonic() + 10
+        while processes_of(shell.pid) and time.monotonic() < end:
+            time.sleep(0.01)
         assert processes_of(shell.pid) == {}
 
     MEMINFO = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 800 kB\n"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from runner.errors import FailureKind, JobFailed
 from runner.process import forkserver
 from runner.process.child import Child
 from tests import child_jobs as jobs
@@ -62,6 +64,15 @@ def test_children_end_with_their_server_and_there_is_another(child: Child) -> No
     os.kill(server, 9)
     assert gone(pid)
     assert child.run(os.getppid, deadline=60) not in (server, os.getpid())
+
+
+def test_a_job_whose_server_dies_is_lost_and_no_crash_of_its_own(child: Child) -> None:
+    server = child.run(os.getppid, deadline=60)
+    killer = threading.Timer(0.5, os.kill, (server, 9))
+    killer.start()
+    with pytest.raises(JobFailed) as raised:
+        child.run(time.sleep, 600, deadline=60)
+    assert raised.value.kind is FailureKind.LOST
 
 
 def test_where_nobody_can_fork_a_child_is_spawned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

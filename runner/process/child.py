@@ -30,6 +30,9 @@ from runner.process.session import kill_session, processes_of
 
 T = TypeVar("T")
 
+ASKED_BY = "SWEEP_RUNNER_ASKED_BY"
+"""Environment variable of a child: the process that runs jobs in it, which is not the one that forked it."""
+
 OUTPUT_TAIL = 16_384  # bytes of a job's own printing that are kept
 OUTPUT_LIMIT = 1 << 30  # bytes that a job may print: a kernel that prints without end must not fill the disk
 POLL = 0.2  # seconds between looks at whether the child still lives, and what it uses
@@ -52,7 +55,7 @@ class Child:
     """
 
     def __init__(self, env: Mapping[str, str | None] | None = None):
-        self._env = {k: v for k, v in {**os.environ, **(env or {})}.items() if v is not None}
+        self._env = {k: v for k, v in {**os.environ, **(env or {}), ASKED_BY: str(os.getpid())}.items() if v is not None}
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._jobs: IO[bytes] | None = None
         self._results: int = -1
@@ -82,7 +85,7 @@ class Child:
             self._send((function, args))
             reply = self._receive(deadline, watch)
         except (EOFError, BrokenPipeError):
-            raise JobFailed(FailureKind.CRASH, self._death(), self.output()) from None
+            raise self._died() from None
         except _Overdue:
             raise self._killed(overdue, f"still running after {deadline:.0f} s") from None
         except _Greedy as greedy:
@@ -190,7 +193,7 @@ class Child:
         held = processes_of(self._process.pid)
         return len(held) > 1 or sum(held.values()) > limit / 2
 
-    def _death(self) -> str:
+    def _died(self) -> JobFailed:
         """How the child ended, in words; it has closed its pipe, so it is gone or about to be."""
         assert self._process is not None
         process, self._process = self._process, None
@@ -201,11 +204,10 @@ class Child:
         kill_session(process.pid)  # grandchildren
         process.wait()
         self._drop_pipes()
-        if code is None:
-            return "closed its result pipe and went on running, killed"
-        if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"ended the process with exit code {code}"
+        if isinstance(process, Forked) and process.server_gone:
+            return JobFailed(FailureKind.LOST, "the process that forked its child is gone", self.output())
+        how = "closed its result pipe and went on running, killed" if code is None else _ended(code)
+        return JobFailed(FailureKind.CRASH, how, self.output())
 
     def _drop_pipes(self) -> None:
         with contextlib.suppress(OSError):
@@ -214,3 +216,7 @@ class Child:
         with contextlib.suppress(OSError):
             os.close(self._results)
         self._jobs, self._results = None, -1
+
+
+def _ended(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended the process with exit code {code}"

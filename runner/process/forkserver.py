@@ -79,6 +79,7 @@ class Forked:
 
     def __init__(self, connection: socket.socket, pid: int):
         self.pid = pid
+        self.server_gone = False
         self._connection = connection
         self._code: int | None = None
 
@@ -96,7 +97,7 @@ class Forked:
             except (BlockingIOError, TimeoutError):
                 raise subprocess.TimeoutExpired("child", timeout or 0.0) from None
             except (EOFError, OSError):
-                self._code = -signal.SIGKILL  # the server is gone, and the child with it
+                self._code, self.server_gone = -signal.SIGKILL, True  # and the child with it
             self._connection.close()
         return self._code
 
