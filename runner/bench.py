@@ -261,6 +261,7 @@ def _make_problem(
     return inputs, expected.clone()  # of our own: a family may hand out the same buffer twice
 
 
+@functools.cache
 def versions(kind: TargetKind) -> Mapping[str, str]:
     """What a number depends on beside the variant: Python packages, driver, compiler."""
     packages = {name: metadata.version(name) for name in ("torch", "tilelang")}

@@ -40,6 +40,14 @@ class Asked:
     fresh: bool
     again: SweepInfo | None
 
+    def demand_device(self) -> None:
+        """Raises RequestError where there is no device to measure on."""
+        if not self.devices:
+            raise RequestError(
+                f"no {self.spec.kind} device here: `runner doctor` says what was looked for; "
+                "another target is chosen with --target"
+            )
+
 
 @dataclass(frozen=True)
 class Planned(Asked):
@@ -98,10 +106,7 @@ def plan(asked: Asked, store: Store) -> Planned:
 def sweep_of(planned: Planned, store: Store) -> Sweep:
     """The engine's view of a plan. Raises RequestError where there is no device to measure on."""
     spec, again = planned.spec, planned.again
-    if not planned.devices:
-        raise RequestError(
-            f"no {spec.kind} device here: `runner doctor` says what was looked for; another target is chosen with --target"
-        )
+    planned.demand_device()
     best, reference = _comparable_best(planned)
     base = planned.expansion.base
     info = SweepInfo(

@@ -59,5 +59,6 @@ def watching(console: Console, sweep: Sweep) -> Iterator[Watcher]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[best]}"),
     )
-    with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
+    times = (TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"))
+    with Bar(*columns, *times, console=console, transient=True) as bar:
         yield Watcher(console, sweep, bar)

@@ -18,7 +18,7 @@ from runner.compare import Comparison
 from runner.evaluate import Row
 from runner.finals import device_key
 from runner.gate import DRIFT_LIMIT
-from runner.planning import Planned
+from runner.planning import Asked, Planned
 from runner.records import Artifact, Baseline, Outcome, RankedRow, to_dict
 from runner.submit import Report, failures
 from tracking.recorder import Replayed
@@ -88,19 +88,20 @@ def planned(plan: Planned) -> list[Any]:
         else:
             rows.append((name, variant.id, "to do", ""))
     counts = f"{len(plan.missing)} to measure, {len(plan.known)} known, {len(plan.pruned)} pruned"
-    return [*header(plan), table(("variant", "id", "state", "why"), rows), counts]
+    return [*header(plan), *best_so_far(plan), table(("variant", "id", "state", "why"), rows), counts]
 
 
-def header(plan: Planned) -> list[str]:
+def header(asked: Asked) -> list[str]:
     """What is asked, of what, on what; and everything that a target or `auto` decided."""
-    where = plan.devices[0].model if plan.devices else f"no {plan.spec.kind} device here: planned from the target's limits"
-    best = (
-        [f"best so far: {plan.best.stored.outcome.variant.label(plan.spec.swept)}, run {plan.best.run_id[:8]}"]
-        if plan.best
-        else []
-    )
-    asked = f"{plan.spec.name}: {plan.spec.question}" if plan.spec.question else plan.spec.name
-    return [asked, f"{plan.spec.workload.name} on {where}", *_notes(plan.notes), *best]
+    where = asked.devices[0].model if asked.devices else f"no {asked.spec.kind} device here: planned from the target's limits"
+    question = f"{asked.spec.name}: {asked.spec.question}" if asked.spec.question else asked.spec.name
+    return [question, f"{asked.spec.workload.name} on {where}", *_notes(asked.notes)]
+
+
+def best_so_far(plan: Planned) -> list[str]:
+    if plan.best is None:
+        return []
+    return [f"best so far: {plan.best.stored.outcome.variant.label(plan.spec.swept)}, run {plan.best.run_id[:8]}"]
 
 
 def replayed(late: Replayed) -> str:

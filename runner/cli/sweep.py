@@ -173,6 +173,9 @@ def _measured(address: str | None, ask: Callable[[Any, Any], Any], console: Any)
     opened = cache(Store)
     with Starting(address) as ray:
         asked = ask(ray.executor().devices if address else local_devices, opened)
+        asked.demand_device()
+        for line in render.header(asked):
+            console.print(line, markup=False, soft_wrap=True)
         ray.expect()
         store = opened()
         if store.is_new:
@@ -182,7 +185,7 @@ def _measured(address: str | None, ask: Callable[[Any, Any], Any], console: Any)
         planned = plan(asked, store)
         sweep = sweep_of(planned, store)
         runs = {k: v.run_id for k, v in planned.known.items()}
-        for line in render.header(planned):
+        for line in render.best_so_far(planned):
             console.print(line, markup=False, soft_wrap=True)
         if not planned.missing and planned.again is None:
             console.print("everything is measured already: nothing was started (--fresh measures again)")
