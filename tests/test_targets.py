@@ -17,8 +17,9 @@ from runner.process.lease import TAKES_TURNS
 from runner.records import Device
 from runner.targets import sass
 from runner.targets.base import BACKENDS, Backend, backend
-from runner.targets.maca import parse_list
+from runner.targets.maca import parse_list, parse_monitor, parse_processes, parse_table, parse_throttle
 from runner.targets.source import evidence, strip
+from runner.targets.vendor_tool import User
 
 KINDS = list(BACKENDS)
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES")
@@ -186,10 +187,18 @@ MMA_MACA = "__builtin_mxc_mma_16x16x16f16(*(((float16x4*)B) + 0), *(((float16x4*
     [
         (f"*C = {MMA_MACA} *C1 = {MMA_MACA}", 2, "__builtin_mxc_mma_16x16x16f16"),
         (MMA_MACA.replace("f16(", "bf16("), 1, "__builtin_mxc_mma_16x16x16bf16"),
+        (MMA_MACA.replace("f16(", "i8("), 1, "__builtin_mxc_mma_16x16x16i8"),
+        (MMA_MACA.replace("16f16(", "8tf32("), 1, "__builtin_mxc_mma_16x16x8tf32"),
+        (MMA_MACA.replace("f16(", "bf16(") + MMA_MACA * 2, 3, "__builtin_mxc_mma_16x16x16f16"),
         (f"// {MMA_MACA}\n", 0, ""),
+        (f"/* {MMA_MACA}\n{MMA_MACA} */", 0, ""),
         (f'printf("{MMA_MACA}");', 0, ""),
         ("tl::gemm_ss<128, 128, 64, 4, 2, 0, 0>(A, B, C);", 1, "gemm_ss"),
         ("tl::gemm_ss_wsm<128, 128, 64>(A, B, C);", 1, "gemm_ss_wsm"),
+        ("my__builtin_mxc_mma_16x16x16f16(a, b, c);", 0, ""),
+        ("__builtin_mxc_mma_16x16x16f16_of(a); auto f = __builtin_mxc_mma_16x16x16f16;", 0, ""),
+        ("__builtin_mxc_load_global_async128(a); __builtin_mxc_byte_perm(a, b, c);", 0, ""),
+        ("tl::gemm_ss_count(a); tl::mma_sync<x>(a); tl::tvm_mfma(a);", 0, ""),
     ],
 )
 def test_matrix_instructions_of_maca(code: str, count: int, name: str) -> None:
@@ -233,17 +242,138 @@ def test_devices_of_maca_have_their_peak(tool: Tools, monkeypatch: pytest.Monkey
     assert (second.model, second.peak_tflops) == ("MetaX C600-AL", {})
 
 
-# The two orders in which versions of mx-smi print temperature and power.
+# Two cards each, in the layouts of three versions of mx-smi's table. In 2.1 temperature is before power, in 2.3 after it.
+TABLES = {
+    "2.1.6": """| MX-SMI 2.1.6                       Kernel Mode Driver Version: 2.5.014          |
+| GPU         NAME                   | Bus-id              | GPU-Util             |
+| Temp        Power                  | Memory-Usage        |                      |
+|====================================+=====================+======================|
+| 0           MXC500                 | 0000:0c:00.0        | 0%                   |
+| 51C         71W                    | 914/65536 MiB       |                      |
++------------------------------------+---------------------+----------------------+
+| 1           MXC500                 | 0000:1C:00.0        | 97%                  |
+| 64C         215.5W                 | 60314/65536 MiB     |                      |
+""",
+    "2.1.12": """| MX-SMI 2.1.12                      Kernel Mode Driver Version: 2.14.6           |
+| 0           MetaX C500             | 0000:0e:00.0        | 0%                   |
+| 51C         71W / 350W             | 5680/65536 MiB      |                      |
++------------------------------------+---------------------+----------------------+
+| 1           MetaX C500             | 0000:0f:00.0        | 97%                  |
+| 64C         215.5W / 350W          | 5680/65536 MiB      |                      |
+""",
+    "2.3.1": """| MX-SMI 2.3.1                       Kernel Mode Driver Version: 3.8.30           |
+| 0     MetaX C500 | 0           Off | 0000:12:00.0        | 0%          Disabled |
+| 71W / 350W       | 51C          P0 | 826/65536 MiB       | Available            |
++------------------+-----------------+---------------------+----------------------+
+| 1     MetaX C500 | 1           Off | 0000:5C:00.0        | 97%         Disabled |
+| 215.5W / 350W    | 64C          P0 | 60314/65536 MiB     | Available            |
+""",
+}
+"""Built after the fields and units that public logs of these versions show; none was taken from a card of ours."""
+
+
+@pytest.mark.parametrize("said", TABLES.values(), ids=TABLES)
+def test_power_and_temperature_are_read_by_unit_not_by_column(said: str) -> None:
+    said += PROCESSES.format(rows="|  0                  4242         train 99W 99C                1234           |\n")
+    assert parse_table(said, 0) == {"power_w": 71.0, "temperature_c": 51.0}
+    assert parse_table(said, 1) == {"power_w": 215.5, "temperature_c": 64.0}
+    assert parse_table(said, 2) == {}
+
+
 @pytest.mark.parametrize(
-    "row",
+    "row, expected",
     [
-        "| 37W / 350W       | 32C          P0 | 826/65536 MiB       | Available            |",
-        "| 32C         37W / 350W             | 5680/65536 MiB      | |",
+        ("| 37W / 350W       | 32C          P0 | 826/65536 MiB  |", {"power_w": 37.0, "temperature_c": 32.0}),
+        ("| N/A / 350W       | N/A          P0 | 826/65536 MiB  |", {}),
+        ("| -W/350W          | 826/65536 MiB   | 0000:32C:00.0  |", {}),
+        ("| 37 W / 350 W     | 32.5 C       P0 | C500 0C:00.0   |", {"power_w": 37.0, "temperature_c": 32.5}),
     ],
 )
-def test_state_of_maca_is_read_by_unit_not_by_column(tool: Tools, row: str) -> None:
-    tool("mx-smi", f"| 0     MetaX C500 | 0           Off | 0000:12:00.0        | 0%          Disabled |\n{row}\n")
-    assert backend("maca").state(Device("maca", "MetaX C500")) == {"power_w": 37.0, "temperature_c": 32.0}
+def test_a_limit_an_address_and_a_memory_size_are_no_state(row: str, expected: dict[str, float]) -> None:
+    assert parse_table(f"| 0     MetaX C500 | 0           Off | 0000:0C:00.0        | 0%          Disabled |\n{row}\n", 0) == expected
+
+
+MONITORS_OF_MACA = {
+    "temperature first": """dev, die, hottemp, soctemp, coretemp, power, gpu, vram, xcoreclk, mcclk, bdfid
+Idx, Idx, C, C, C, W, %, %, MHz, MHz, N/A
+0, 0, 45, 31, 40, 159, 71, 83, 1125, 1800, 0000:08:00.0
+1, 0, 71, 50, 66, 320.5, 99, 83, 450, 1800, 0000:09:00.0
+""",
+    "clocks first, a banner, other units": """mx-smi  version: 2.2.9
+
+dev, die, mcclk, xcoreclk, power, coretemp, hottemp
+-, -, kHz, MHz, mW, C, C
+0, 0, 1800000, 1125, 159000, 40, 45
+1, 0, 1800000, 450, 320500, 66, 71
+1, 1, 1700000, 500, 330000, 67, 72
+""",
+}
+
+
+@pytest.mark.parametrize("said", MONITORS_OF_MACA.values(), ids=MONITORS_OF_MACA)
+def test_the_monitor_is_read_by_the_names_of_its_columns(said: str) -> None:
+    assert parse_monitor(said, 0) == pytest.approx(
+        {"clock_mhz": 1125.0, "memory_clock_mhz": 1800.0, "power_w": 159.0, "temperature_c": 45.0}
+    )
+    assert parse_monitor(said, 1)["clock_mhz"] == 450.0 and parse_monitor(said, 1)["power_w"] == pytest.approx(320.5)
+    assert parse_monitor(said, 2) == {}
+
+
+@pytest.mark.parametrize(
+    "said, expected",
+    [
+        ("dev, die, hottemp, soctemp, power\nIdx, Idx, C, C, W\n0, 0, N/A, 31, 159\n", {"power_w": 159.0}),
+        ("dev, die, gpu\nIdx, Idx, %\n0, 0, 71\n", {}),
+        ("dev, power\n0, 159\n", {"power_w": 159.0}),
+        ("dev, die, power\n", {}),
+        ("dev, die, power\n0, 159\n", {}),
+        ("mx-smi: unknown option dmon\nusage: mx-smi [-i ID], [-L]\n", {}),
+        ("", {}),
+    ],
+)
+def test_a_monitor_that_leaves_things_out(said: str, expected: dict[str, float]) -> None:
+    assert parse_monitor(said, 0) == expected
+
+
+@pytest.mark.parametrize(
+    "said, expected",
+    [
+        ("GPU#0  MXC500\n  idle          : Not Active\n  power cap     : Active\n  thermal : Active\n", "power cap, thermal"),
+        ("| idle | Not Active |\n| thermal | Not Active |\n", "none"),
+        ("unknown option --show-clk-tr", None),
+        ("", None),
+    ],
+)
+def test_why_a_metax_card_is_slowed_down(said: str, expected: str | None) -> None:
+    assert parse_throttle(said) == expected
+
+
+def mx_smi(folder: Path, **answers: str) -> None:
+    """An mx-smi in a folder that answers by the first of these words in its arguments, and else with `table`."""
+    script = "#!/bin/sh\ncase \"$*\" in\n"
+    for number, (word, text) in enumerate(answers.items()):
+        (folder / f"mx-smi.{number}").write_text(text)
+        script += f"  *{'' if word == 'table' else word.replace('_', '-')}*) cat {folder}/mx-smi.{number} ;;\n"
+    (folder / "mx-smi").write_text(f"{script}esac\n")
+    (folder / "mx-smi").chmod(0o755)
+
+
+def test_state_of_maca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    reasons = "power cap : Active\nthermal : Not Active\n"
+    mx_smi(tmp_path, dmon=MONITORS_OF_MACA["temperature first"], show_clk_tr=reasons, table=TABLES["2.3.1"])
+    assert backend("maca").state(Device("maca", "MetaX C500", 1)) == {
+        "clock_mhz": 450.0,
+        "memory_clock_mhz": 1800.0,
+        "power_w": 320.5,
+        "temperature_c": 71.0,
+        "throttle": "power cap",
+    }
+
+
+def test_state_of_maca_where_the_tool_has_no_monitor(tool: Tools) -> None:
+    tool("mx-smi", TABLES["2.1.6"])  # whatever it is asked
+    assert backend("maca").state(Device("maca", "MetaX C500", 1)) == {"power_w": 215.5, "temperature_c": 64.0}
 
 
 def test_versions_of_maca(tool: Tools) -> None:
@@ -360,6 +490,19 @@ PROCESSES = """| MX-SMI 2.2.9                        Kernel Mode Driver Version:
 |=================================================================================|
 {rows}+---------------------------------------------------------------------------------+
 """
+
+
+@pytest.mark.parametrize(
+    "row, users",
+    [
+        ("|  0                  4242         python train.py              1234           |", [User(4242, "python train.py")]),
+        ("|  0        4242       python3.10            61440 MiB          |", [User(4242, "python3.10")]),
+        ("|  1                  4242         python other card            1234           |", []),
+        ("|  no process found                                                               |", []),
+    ],
+)
+def test_the_processes_that_mx_smi_lists(row: str, users: list[User]) -> None:
+    assert parse_processes(TABLES["2.3.1"] + PROCESSES.format(rows=row + "\n"), 0) == users
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from runner.targets import device_events
 from runner.targets.source import count_instruction, evidence
 from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
-MMA = re.compile(r"\b(__builtin_mxc_mma_16x16x16\w+|tl::gemm_ss(?:_wsm)?)\s*[(<]")
+# A builtin is named by its shape and type (16x16x16f16, bf16 and i8, 16x16x8tf32); the port can call a template instead.
+MMA = re.compile(r"\b(__builtin_mxc_mma_\d+x\d+x\d+[a-z]+\d+|tl::gemm_ss(?:_wsm)?)\s*[(<]")
 
 # TFLOPS: 104 processors x 4 matrix units x 8192/16 operations x 1.125 GHz; torch reaches 226 on the PCIe card.
 PEAKS = {"C500": {"float16": 239.6, "bfloat16": 239.6}}
@@ -26,12 +27,21 @@ STICKY = re.compile(r"illegal memory access|memory fault|misaligned address|unsp
 CARD = re.compile(r"\b(?:MetaX\s*|MX)C(\d{3})([A-Z0-9-]*)")
 
 
+MONITOR = ("dmon", "--show-temperature", "--show-board-power", "--show-clock", "--format", "csv", "-c", "1")
+MONITORED = {"clock_mhz": "xcoreclk", "memory_clock_mhz": "mcclk", "power_w": "power", "temperature_c": "hottemp"}
+SCALE = {"mW": 1e-3, "kHz": 1e-3}  # to the units of a measurement's state, where a version of the tool has others
+
+# "37W / 350W": what is drawn, not what may be. "0000:0c:00.0" and "C500" are no temperatures.
+POWER = re.compile(r"(?<![\w./])(?<!/ )(\d+(?:\.\d+)?) ?W\b")
+TEMPERATURE = re.compile(r"(?<![\w.:/])(\d+(?:\.\d+)?) ?C\b(?!:)")
+
+
 class MACABackend:
     kind: TargetKind = "maca"
     torch_device = "cuda"  # MetaX's torch calls its device "cuda"
     source_suffix = ".cu"
     compiles_disturb_timing = False
-    build_environment: Mapping[str, str] = MappingProxyType({})
+    build_environment: Mapping[str, str] = MappingProxyType({"TILELANG_TARGET": "maca"})  # for what asks beside `compile`
 
     def target(self, arch: str | None = None) -> Target:
         return Target("maca", arch or "xcore1000")
@@ -77,10 +87,10 @@ class MACABackend:
         device_events.synchronize()
 
     def state(self, device: Device) -> dict[str, float | str]:
-        said = _mx_smi("-i", str(device.index))
-        power, temperature = re.search(r"([\d.]+)W\s*/", said), re.search(r"\b([\d.]+)C\b", said)
-        found = (("power_w", power), ("temperature_c", temperature))
-        return {k: float(m.group(1)) for k, m in found if m}
+        """Clocks are told by the monitor alone; power and temperature by the plain table too, in versions without one."""
+        told = parse_monitor(_mx_smi(*MONITOR), device.index) or parse_table(_mx_smi(), device.index)
+        throttle = parse_throttle(_mx_smi("-i", str(device.index), "--show-clk-tr"))
+        return {**told, **({} if throttle is None else {"throttle": throttle})}
 
     def others(self, device: Device) -> Callable[[], str | None]:
         return look(lambda: strangers(parse_processes(_mx_smi(), device.index)))
@@ -104,6 +114,34 @@ def parse_list(said: str) -> list[tuple[int, str, str]]:
             name = f"MetaX C{card.group(1)}{card.group(2)}".rstrip("-")
             cards.append((int(index.group(1)), name, uuid.group(1) if uuid else ""))
     return cards
+
+
+def parse_monitor(said: str, index: int) -> dict[str, float]:
+    """One card's state in the CSV of `mx-smi dmon`: a row of names, one of units, then a row for each die of each card.
+
+    Which columns there are, and in what order, depends on the version and on what was asked for, so the names decide.
+    """
+    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
+    names = next((row for row in rows if "dev" in row), [])
+    table = [dict(zip(names, row)) for row in rows if len(row) == len(names) and row != names]
+    units = next((row for row in table if not row["dev"].isdigit()), {})
+    card = next((row for row in table if row["dev"] == str(index)), {})
+    told = {key: (card.get(column, ""), units.get(column, "")) for key, column in MONITORED.items()}
+    return {key: float(n) * SCALE.get(unit, 1.0) for key, (n, unit) in told.items() if re.fullmatch(r"\d+(\.\d+)?", n)}
+
+
+def parse_table(said: str, index: int) -> dict[str, float]:
+    """Power and temperature of one card in mx-smi's plain table, told apart by their units: columns moved between versions."""
+    cards, _, _ = said.partition("Process:")
+    own = re.search(rf"^\|\s*{index}\s+M.*?(?=^\|\s*\d+\s+M|\Z)", cards, re.MULTILINE | re.DOTALL)
+    found = {"power_w": POWER, "temperature_c": TEMPERATURE}
+    return {key: float(m.group(1)) for key, unit in found.items() if own and (m := unit.search(own.group()))}
+
+
+def parse_throttle(said: str) -> str | None:
+    """What slows the card down, of the reasons that `mx-smi --show-clk-tr` lists as `Active` or `Not Active`."""
+    reasons = re.findall(r"^[\s|]*(\S.*?)\s*[:|]\s*(Not Active|Active)\b", said, re.MULTILINE)
+    return ", ".join(reason for reason, state in reasons if state == "Active") or "none" if reasons else None
 
 
 def parse_processes(said: str, index: int) -> list[User]:
