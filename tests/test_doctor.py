@@ -46,7 +46,18 @@ def tool(folder: Path, name: str, *lines: str) -> Path:
 
 
 NO_CARD = pytest.mark.skipif(bool(backend("cuda").devices() or backend("maca").devices()), reason="has an accelerator")
+TWO_C500 = [f"GPU#{i}  MXC500  0000:0{i}:00.0  Available (UUID: GPU-0{i})" for i in range(2)]
 TWO_H200 = [f"NVIDIA H200, GPU-0{i}" for i in range(2)]
+
+
+@pytest.fixture
+def metax_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first on PATH, as MetaX's is: an mx-smi that lists two cards, and the nvcc of its bridge from CUDA."""
+    tool(tmp_path / "bin", "nvcc", "Cuda compilation tools, release 11.6, V11.6.124")
+    monkeypatch.setenv("PATH", str(tool(tmp_path / "bin", "mx-smi", *TWO_C500)), prepend=os.pathsep)
+    for name in ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "bin"
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +221,35 @@ class TestDevices:
         assert listed == Finding("nvidia-smi", "ok", "lists 2 x NVIDIA H200")
         (found,) = devices.torch_devices(cards)
         assert found.state == "fault" and "nvidia-smi lists 2" in found.text and found.remedy
+
+    @pytest.mark.parametrize(
+        ("version", "state", "said"),
+        [
+            ("maca = '3.5.3.9'; cuda = '11.6'", "ok", "2, built for MACA 3.5.3.9"),
+            ("maca = None; cuda = '11.6'", "fault", "torch (built for CUDA 11.6) sees 2"),
+            ("cuda = '13.0'", "fault", "torch (built for CUDA 13.0) sees 2"),
+        ],
+    )
+    def test_a_metax_node_is_told_by_torchs_maca_version(
+        self, metax_node: Path, monkeypatch: pytest.MonkeyPatch, version: str, state: str, said: str
+    ) -> None:
+        """Not by its CUDA version, nor by what it calls its devices."""
+        (metax_node / "torch.py").write_text(
+            f"class version:\n    hip = None; {version}\nclass cuda:\n    device_count = staticmethod(lambda: 2)\n"
+        )
+        monkeypatch.syspath_prepend(metax_node)
+        cards: list[Device] = []
+        (listed,) = devices.vendor_tool(backend("maca"), cards)
+        assert listed == Finding("mx-smi", "ok", "lists 2 x MetaX C500")
+        (found,) = devices.torch_devices(cards)
+        assert found.state == state and said in found.text
+        assert found.remedy == ("install MetaX's own build of torch" if state == "fault" else "")
+
+    @pytest.mark.usefixtures("metax_node")
+    def test_auto_takes_maca_on_a_metax_node(self, tmp_path: Path) -> None:
+        said = ok(command.run("sweep", "plan", str(ROOT / "sweeps/interleave.yaml"), folder=tmp_path, PATH=os.environ["PATH"]))
+        assert "target auto: maca, on MetaX C500" in said
+        assert "gemm 131072x2048x7168 float16 on MetaX C500" in said
 
     def test_cards_hidden_on_purpose_are_no_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")

@@ -242,6 +242,29 @@ def test_devices_of_maca_have_their_peak(tool: Tools, monkeypatch: pytest.Monkey
     assert (second.model, second.peak_tflops) == ("MetaX C600-AL", {})
 
 
+@pytest.mark.parametrize(
+    "shown, indices",
+    [
+        ({}, [0, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, [1]),
+        ({"MACA_VISIBLE_DEVICES": "1"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "0", "MACA_VISIBLE_DEVICES": "0"}, [0]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-b", "MACA_VISIBLE_DEVICES": "0,1"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "0", "MACA_VISIBLE_DEVICES": "1"}, []),
+    ],
+)
+def test_either_variable_hides_a_metax_card(
+    tool: Tools, monkeypatch: pytest.MonkeyPatch, shown: dict[str, str], indices: list[int]
+) -> None:
+    tool("mx-smi", "GPU#0  MXC500  0000:06:00.0  (UUID: GPU-a)\nGPU#1  MetaX C500  0000:07:00.0  (UUID: GPU-b)\n")
+    for name in VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in shown.items():
+        monkeypatch.setenv(name, value)
+    found = backend("maca").devices()
+    assert [card.index for card in found] == indices and {card.model for card in found} <= {"MetaX C500"}
+
+
 # Two cards each, in the layouts of three versions of mx-smi's table. In 2.1 temperature is before power, in 2.3 after it.
 TABLES = {
     "2.1.6": """| MX-SMI 2.1.6                       Kernel Mode Driver Version: 2.5.014          |

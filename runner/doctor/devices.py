@@ -40,7 +40,7 @@ def torch_devices(cards: list[Device]) -> Iterator[Finding]:
     if not cards and not count:
         remedy = f"if it has one, see that {' or '.join(TOOLS.values())} lists it"
         yield Finding("devices", "note", "no accelerator here: sweeps run on the cpu target", remedy)
-    elif count == len(cards):
+    elif count == len(cards) and built_for.startswith(cards[0].kind.upper()):
         yield Finding("torch devices", "ok", f"{count}, built for {built_for}")
     else:
         yield torch_disagrees(cards, count, built_for, error)
@@ -66,7 +66,10 @@ def _hiding() -> list[str]:
 
 
 def _ask_torch() -> tuple[int, str, str]:
-    """How many devices, what torch was built for, and why none."""
+    """How many devices, what torch was built for, and why none.
+
+    MetaX's torch has a CUDA version, a device "cuda" and an NVIDIA card's capability; `torch.version.maca` is its own.
+    """
     import torch
 
     maca, cuda = getattr(torch.version, "maca", None), torch.version.cuda
