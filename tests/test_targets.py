@@ -313,7 +313,10 @@ def test_power_and_temperature_are_read_by_unit_not_by_column(said: str) -> None
     ],
 )
 def test_a_limit_an_address_and_a_memory_size_are_no_state(row: str, expected: dict[str, float]) -> None:
-    assert parse_table(f"| 0     MetaX C500 | 0           Off | 0000:0C:00.0        | 0%          Disabled |\n{row}\n", 0) == expected
+    assert (
+        parse_table(f"| 0     MetaX C500 | 0           Off | 0000:0C:00.0        | 0%          Disabled |\n{row}\n", 0)
+        == expected
+    )
 
 
 MONITORS_OF_MACA = {
@@ -373,7 +376,7 @@ def test_why_a_metax_card_is_slowed_down(said: str, expected: str | None) -> Non
 
 def mx_smi(folder: Path, **answers: str) -> None:
     """An mx-smi in a folder that answers by the first of these words in its arguments, and else with `table`."""
-    script = "#!/bin/sh\ncase \"$*\" in\n"
+    script = '#!/bin/sh\ncase "$*" in\n'
     for number, (word, text) in enumerate(answers.items()):
         (folder / f"mx-smi.{number}").write_text(text)
         script += f"  *{'' if word == 'table' else word.replace('_', '-')}*) cat {folder}/mx-smi.{number} ;;\n"
