@@ -41,6 +41,11 @@ NO_LAYOUT = {"sm_80": ("shared_m64", "shared_m32"), "sm_90a": ("shared_m32",)}
 which they are changes with the slice. The compiler says so, and a sweep goes on."""
 
 
+def asked(arch: str) -> list[Variant]:
+    """What the sweep files have for an architecture, less the schedules that are written out in words of a newer TileLang."""
+    return [of for path in SWEEPS for of in configs_of(path, arch) if of.config["schedule"] == "automatic"]
+
+
 def covering(configs: Iterable[Variant], knobs: tuple[str, ...]) -> list[Variant]:
     """Few variants, in which every value of each of these knobs occurs that occurs in the ones given."""
     given = list(configs)
@@ -78,7 +83,7 @@ def lowered(of: Variant) -> dict[str, Any]:
 def main(arch: str) -> None:
     import tilelang
 
-    configs = [of for path in SWEEPS for of in configs_of(path, arch)]
+    configs = asked(arch)
     without = {str(of.config["c_staging"]): of for of in configs if of.config["c_staging"] in NO_LAYOUT[arch]}
     chosen = [*covering((of for of in configs if of.config["c_staging"] not in without), KNOBS[arch]), *without.values()]
     found = {"version": tilelang.__version__, "file": tilelang.__file__, "lowered": [lowered(of) for of in chosen]}

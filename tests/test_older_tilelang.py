@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.command import ROOT
-from tests.older_lowering import KNOBS, NO_LAYOUT
-from tests.test_gemm import SWEEPS, configs_of
+from tests.older_lowering import KNOBS, NO_LAYOUT, asked
 
 OLDEST = "0.1.9"
 PACKAGES = (f"tilelang=={OLDEST}", "apache-tvm-ffi==0.1.10")  # with 0.1.12, which its metadata allows, it cannot be imported
@@ -77,5 +76,5 @@ def test_every_config_feeds_the_matrix_instruction(lowered: dict[str, dict[str, 
 @pytest.mark.parametrize("arch", KNOBS)
 def test_they_show_every_value_that_a_sweep_file_has(lowered: dict[str, dict[str, Any]], arch: str) -> None:
     shown = {item for found in lowered[arch]["lowered"] for item in found["config"].items()}
-    for of in (of for path in SWEEPS for of in configs_of(path, arch)):
+    for of in asked(arch):
         assert {(knob, of.config[knob]) for knob in KNOBS[arch]} <= shown
