@@ -57,10 +57,10 @@ def run(
 def here(command: str, *arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """As `run`, in this process."""
     main = importlib.import_module(f"runner.cli.{command}").main
-    before, settings = Path.cwd(), dict(os.environ)
+    before, settings, wanted = Path.cwd(), dict(os.environ), clean_environment() | environment
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(clean_environment() | environment)
+    os.environ.update(wanted)
     try:
         result = CliRunner().invoke(main, list(arguments))
     finally:
