@@ -59,7 +59,7 @@ def submit(
     """
     outcomes: dict[str, Outcome] = dict(sweep.known)
     with interrupt.held_back():
-        recorder = Recorder(store, sweep.info, len(sweep.variants), sweep.flops, say)
+        recorder = Recorder(store, sweep.info, len(sweep.variants), sweep.flops, say, len(sweep.known))
 
         def emit(outcome: Outcome) -> None:
             recorder.write(outcome)

@@ -33,6 +33,7 @@ WORKLOAD = "workload"
 FAILURES = "failures"
 PLANNED = "planned"
 QUESTION = "question"
+STANDING = "standing"  # of a sweep that runs, as JSON
 
 COUNT_PREFIX = "variants_"  # parent's metrics: variants_measured, variants_hang …
 COUNT_REUSED = "reused_variants"

@@ -27,6 +27,7 @@ from runner.records import (
 )
 from tracking.connection import quick, without_password
 from tracking.journal import DAMAGED, Journal, set_aside
+from tracking.standing import Count
 from tracking.store import Store
 from tracking.stored import sweep_info
 
@@ -42,15 +43,20 @@ LAST_DELIVERY = 60.0
 
 LAST_DELIVERY_INTERRUPTED = 10.0
 
+STANDING = 5.0
+"""Seconds between two times that a sweep's own run is told how it stands."""
+
 
 class Recorder:
     """Writes one sweep's outcomes, in order and each once. `say` gets a line when MLflow goes away and when it is back.
 
-    Opening needs MLflow; from then on it may go away. What it did not get stays in the journal, for `replay_all`.
+    `known` of the planned variants were taken over from earlier sweeps. Opening needs MLflow; from then on it may go away.
+    What it did not get stays in the journal, for `replay_all`.
     """
 
-    def __init__(self, store: Store, info: SweepInfo, planned: int, flops: float, say: Callable[[str], None]):
+    def __init__(self, store: Store, info: SweepInfo, planned: int, flops: float, say: Callable[[str], None], known: int = 0):
         self.info, self.say = info, say
+        self._count, self._told = Count(known, info.swept), time.monotonic()
         self._uri = store.uri
         self._behind = False
         self._not_before = -math.inf
@@ -68,6 +74,7 @@ class Recorder:
         """Returns once the outcome is on disk. Raises InfrastructureLost where the disk does not take it."""
         blob = outcome.artifact.blob if outcome.artifact else b""
         self._journal.add({"kind": "outcome", "outcome": to_dict(outcome)}, blob)
+        self._count.add(outcome)
         if outcome.status not in UNSETTLED:  # what an interrupt cancels comes in hundreds: those go with the last delivery
             self._deliver(SLOW)
 
@@ -120,6 +127,9 @@ class Recorder:
         trouble = ""
         try:
             self._replay.run(self._journal, seconds)
+            if started - self._told >= STANDING and not self.pending:
+                self._told = started
+                self._replay.store.stand(self.parent, self._count.standing())
         except RunnerError as error:
             trouble = str(error)
         took = time.monotonic() - started

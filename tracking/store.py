@@ -19,6 +19,7 @@ from runner.records import TIMED, Decision, Outcome, Paired, RankedRow, SweepInf
 from tracking import connection, contents, layout, queries, view
 from tracking.connection import guarded
 from tracking.report import closing
+from tracking.standing import Standing, dumped
 from tracking.stored import Stored, StoredSweep, stored, stored_sweep, sweep_info
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ class Store:
             raise
         written[key] = str(run.info.run_id)
         return written[key]
+
+    @guarded
+    def stand(self, parent: str, standing: Standing) -> None:
+        """Say on a sweep's own run how it stands."""
+        self.client.set_tag(parent, layout.STANDING, layout.cut(dumped(standing), layout.MAX_TAG))
 
     @guarded
     def attempts(self, info: SweepInfo) -> dict[str, int]:

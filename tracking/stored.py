@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.records import Acceptance, Decision, Device, Outcome, SweepInfo, Target, Workload, outcome_from_dict
 from tracking import layout
+from tracking.standing import Standing, loaded
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -58,6 +59,7 @@ class StoredSweep:
     counts: Mapping[str, int] = field(default_factory=dict)  # by status, once the sweep was closed
     best_latency_ms: float | None = None
     best_speedup: float | None = None
+    standing: Standing | None = None  # while it runs
 
 
 def stored(run: Run, data: Mapping[str, Any], blob: bytes = b"") -> Stored:
@@ -96,6 +98,7 @@ def stored_sweep(run: Run) -> StoredSweep:
         counts={k[len(prefix) :]: int(v) for k, v in metrics.items() if k.startswith(prefix)},
         best_latency_ms=metrics.get(layout.BEST_LATENCY),
         best_speedup=metrics.get(layout.BEST_SPEEDUP),
+        standing=loaded(tags.get(layout.STANDING, "")) if run.info.status == "RUNNING" else None,
     )
 
 

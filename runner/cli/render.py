@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import click
@@ -26,6 +27,8 @@ from tracking.registry import Best, BestVersion
 from tracking.store import Stored, StoredSweep
 
 UNLIMITED = 100_000  # characters: a table takes what it needs of them
+
+SILENT = 60.0  # seconds without a word from a sweep's driver, which speaks every few: it may be gone
 
 PACKING_SHOWS = 0.05
 """Milliseconds of packing from which a report says so; less is what it takes to find that there is nothing to pack."""
@@ -219,13 +222,44 @@ def sweeps(found: Sequence[StoredSweep]) -> Table:
             s.name,
             s.status.lower(),
             s.started_at[:16],
-            " ".join(f"{n} {status}" for status, n in s.counts.items() if n) or f"{s.planned} planned",
-            f"{s.best_latency_ms:.4g}" if s.best_latency_ms else "",
+            _counted(s),
+            f"{best:.4g}" if (best := s.best_latency_ms or (s.standing.best_ms if s.standing else None)) else "",
             f"{s.workload} on {s.device_model}",
         )
         for s in found
     ]
     return table(("sweep", "name", "state", "started", "variants", "best ms", "workload"), rows)
+
+
+def _counted(sweep: StoredSweep) -> str:
+    """How many variants ended how, and of a sweep that runs how many are to come."""
+    known = {"known": sweep.standing.known, **sweep.standing.counts} if sweep.standing else sweep.counts
+    counted = " ".join(f"{n} {status}" for status, n in known.items() if n)
+    return f"{counted} of {sweep.planned}" if sweep.standing else counted or f"{sweep.planned} planned"
+
+
+def standing(sweep: StoredSweep, now: datetime) -> list[str]:
+    """How a sweep stands that is not closed: what it has, how fast it goes, and whether anybody is at it."""
+    found = sweep.standing
+    if found is None:
+        return []
+    silent = (now - datetime.fromisoformat(found.updated_at)).total_seconds()
+    left = found.seconds_left(sweep.planned)
+    lines = [f"best so far {found.best_ms:.4g} ms: {found.best}"] if found.best_ms is not None else []
+    lines += [f"{device}: {number} timed" for device, number in sorted(found.devices.items())]
+    if silent > SILENT:
+        lines += [f"last heard of {_span(silent)} ago; if its driver is gone, `sweep resume {sweep.id}` measures the rest"]
+    elif left is not None:
+        lines += [f"about {_span(left)} left"]
+    return lines
+
+
+def _span(seconds: float) -> str:
+    """In the unit that leaves a small number."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def shown(stored: Stored) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from functools import cache
 from typing import Any
 
@@ -120,7 +121,7 @@ def list_(limit: int, json_: bool) -> None:
 @click.argument("sweep")
 @JSON
 def status(sweep: str, json_: bool) -> None:
-    """What a sweep came to: its ranking as it was recorded. SWEEP is its id, or the beginning of it.
+    """What a sweep came to, or how it stands while it runs. SWEEP is its id, or the beginning of it.
 
     \b
     Example:  sweep status 1f0c
@@ -137,7 +138,8 @@ def status(sweep: str, json_: bool) -> None:
     lines = [[str(v) if v is not None else "" for v in row.values()] for row in rows]
     headers = list(rows[0]) if rows else []
     where = store.ui_hint(found.experiment_id, found.id)
-    _show([render.sweeps([found]), *([render.table(headers, lines)] if rows else []), where])
+    standing = render.standing(found, datetime.now(timezone.utc))
+    _show([render.sweeps([found]), *standing, *([render.table(headers, lines)] if rows else []), where])
 
 
 def _run(address: str | None, ask: Callable[[Any, Any], Any]) -> None:
