@@ -10,7 +10,10 @@ from pathlib import Path
 
 from runner.errors import InfrastructureLost
 
-STATE = Path(".runner")
+STATE_VARIABLE = "SWEEP_RUNNER_STATE"
+"""Environment variable: another folder for it."""
+
+STATE = Path(os.environ.get(STATE_VARIABLE, ".runner")).expanduser()
 """In the folder where the command is run, as MLflow's default store is."""
 
 SPOOL = STATE / "spool"

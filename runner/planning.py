@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,9 @@ from runner.targets.base import BACKENDS, backend
 from tracking.registry import Best, Registry
 from tracking.store import Store, Stored
 
+COMMIT = "SWEEP_RUNNER_COMMIT"
+"""Environment variable of a job on a cluster: the commit that it was submitted from."""
+
 Find = Callable[[TargetKind], tuple[Device, ...]]
 """Where devices of a kind are looked for: this machine, or a cluster."""
 
@@ -39,6 +43,7 @@ class Asked:
     settings: tuple[str, ...]
     fresh: bool
     again: SweepInfo | None
+    id: str | None  # where one was given to it already
 
     def demand_device(self) -> None:
         """Raises RequestError where there is no device to measure on."""
@@ -63,7 +68,13 @@ class Planned(Asked):
 
 
 def read(
-    path: str, target: str | None, settings: Sequence[str], find: Find, fresh: bool = False, again: SweepInfo | None = None
+    path: str,
+    target: str | None,
+    settings: Sequence[str],
+    find: Find,
+    fresh: bool = False,
+    again: SweepInfo | None = None,
+    id: str | None = None,
 ) -> Asked:
     """Read, expand and prune. `fresh` takes nothing over from earlier sweeps; the text of one that is taken up `again` is read.
 
@@ -81,7 +92,7 @@ def read(
     expansion = expand(spec, family, resolved, code_hash(family), {"tilelang": metadata.version("tilelang")})
     pruned = prune(expansion, family, backend(spec.kind).limits(resolved))
     notes = (*said, *left_out, *spec.notes)
-    return Asked(spec, family, expansion, pruned, devices, notes, tuple(settings), fresh, again)
+    return Asked(spec, family, expansion, pruned, devices, notes, tuple(settings), fresh, again, again.id if again else id)
 
 
 def read_again(info: SweepInfo, find: Find) -> Asked:
@@ -110,7 +121,7 @@ def sweep_of(planned: Planned, store: Store) -> Sweep:
     best, reference = _comparable_best(planned)
     base = planned.expansion.base
     info = SweepInfo(
-        id=again.id if again else uuid.uuid4().hex[:8],
+        id=planned.id or new_id(),
         name=spec.name,
         question=spec.question,
         file=spec.file,
@@ -154,6 +165,10 @@ def sweep_of(planned: Planned, store: Store) -> Sweep:
     )
 
 
+def new_id() -> str:
+    return uuid.uuid4().hex[:8]
+
+
 def local_devices(kind: TargetKind) -> tuple[Device, ...]:
     return backend(kind).devices()
 
@@ -166,6 +181,8 @@ def _disturbed(stored: Stored, spec: SweepSpec) -> bool:
 
 def git_commit() -> str:
     """The commit that the working tree stands on, with `+dirty` when it was changed; empty outside git."""
+    if submitted := os.environ.get(COMMIT):
+        return submitted
 
     def git(*arguments: str) -> str:
         try:

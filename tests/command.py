@@ -44,6 +44,13 @@ def run(
     """`sweep …` or `runner …` in `folder`, with nothing of MLflow or Ray in its environment but what is given."""
     if arguments[0] not in OWN_PROCESS:
         return here(command, *arguments, folder=folder, **environment)
+    return alone(command, *arguments, folder=folder, timeout=timeout, **environment)
+
+
+def alone(
+    command: str, *arguments: str, folder: Path, timeout: float = 280, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """As `run`, in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", f"runner.cli.{command}", *arguments],
         cwd=folder,

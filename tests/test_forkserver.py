@@ -38,6 +38,13 @@ def test_a_child_finds_everything_imported(child: Child) -> None:
     assert child.run(jobs.has_imported, ("torch", "tilelang"), deadline=60)
 
 
+def test_a_child_has_what_importing_left_in_the_environment(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TL_TEMPLATE_PATH", raising=False)
+    fresh = Child()
+    assert Path(str(fresh.run(jobs.environment, "TL_TEMPLATE_PATH", deadline=60)), "tl_templates").is_dir()
+    fresh.close()
+
+
 def test_it_is_of_the_servers_making_and_not_ours(child: Child) -> None:
     server = child.run(os.getppid, deadline=60)
     assert server != os.getpid()

@@ -17,6 +17,7 @@ from rich.text import Text
 from runner import stats
 from runner.compare import Comparison
 from runner.evaluate import Row
+from runner.executors.jobs import Job
 from runner.finals import device_key
 from runner.gate import DRIFT_LIMIT
 from runner.planning import Asked, Planned
@@ -229,6 +230,12 @@ def sweeps(found: Sequence[StoredSweep]) -> Table:
         for s in found
     ]
     return table(("sweep", "name", "state", "started", "variants", "best ms", "workload"), rows)
+
+
+def jobs(found: Sequence[Job]) -> Table:
+    said = {job.id: "" if job.status == "SUCCEEDED" else job.message for job in found}
+    rows = [(j.sweep_id, j.name, j.status.lower(), j.submitted_at[:16], said[j.id]) for j in found]
+    return table(("sweep", "name", "job", "submitted", "said"), rows)
 
 
 def _counted(sweep: StoredSweep) -> str:

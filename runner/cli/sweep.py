@@ -17,8 +17,11 @@ SET = click.option(
     "--set", "settings", multiple=True, metavar="K=V", help="Change one value of the file: --set measure.repeat=100."
 )
 ADDRESS = click.option(
-    "--address", envvar="RAY_ADDRESS", help="A Ray cluster, as host:port. Without it a Ray is started here for the sweep."
+    "--address",
+    envvar="RAY_ADDRESS",
+    help="A Ray cluster: http://head:8265 hands the sweep over to it. Without it a Ray is started here for the sweep.",
 )
+CLUSTER = click.option("--address", envvar="RAY_ADDRESS", required=True, help="The cluster's head: http://head:8265.")
 FRESH = click.option("--fresh", is_flag=True, help="Take nothing over from earlier sweeps: measure everything again.")
 JSON = click.option("--json", "json_", is_flag=True, help="Print data instead of text.")
 
@@ -68,16 +71,32 @@ def plan(file: str, target: str | None, settings: tuple[str, ...], fresh: bool, 
 @TARGET
 @SET
 @FRESH
-def submit(file: str, address: str | None, target: str | None, settings: tuple[str, ...], fresh: bool) -> None:
+@click.option("--wait", is_flag=True, help="On a cluster: show what the sweep prints until it ends, and end as it does.")
+@click.option("--as", "id_", hidden=True, help="The sweep's id, where it has one already.")
+def submit(
+    file: str, address: str | None, target: str | None, settings: tuple[str, ...], fresh: bool, wait: bool, id_: str | None
+) -> None:
     """Run a sweep and rank what it measured. What an earlier sweep measured under the same identity is not measured again.
 
     \b
     Example:  sweep submit sweeps/interleave.yaml
               sweep submit sweeps/interleave.yaml --target cuda --set measure.repeat=100
+              sweep submit sweeps/interleave.yaml --address http://head:8265
     """
     from runner.planning import read
 
-    _run(address, lambda find, _: read(file, target, settings, find, fresh))
+    if not _is_cluster(address):
+        _run(address, lambda find, _: read(file, target, settings, find, fresh, id=id_))
+        return
+    from runner import remote
+    from runner.executors.jobs import Jobs
+
+    jobs = Jobs(str(address))
+    asked, sweep_id = remote.submit(jobs, file, target, settings, fresh)
+    click.echo(f"{asked.spec.name}: submitted as sweep {sweep_id} to {address}")
+    if wait:
+        _follow(jobs, jobs.find(sweep_id))
+    click.echo(f"  sweep logs -f {sweep_id}    sweep status {sweep_id}    sweep cancel {sweep_id}")
 
 
 @main.command()
@@ -91,6 +110,16 @@ def resume(sweep: str, address: str | None) -> None:
     """
     from runner.planning import read_again
 
+    if _is_cluster(address):
+        from runner import remote
+        from runner.executors.jobs import Jobs
+
+        jobs = Jobs(str(address))
+        job = jobs.find(sweep)
+        jobs.submit(job.sweep_id, job.name, ["resume", job.sweep_id], remote.variables())
+        click.echo(f"{job.name}: sweep {job.sweep_id} is taken up again at {address}")
+        return
+
     def asked(find: Any, opened: Any) -> Any:
         store = opened()
         return read_again(store.sweep_info(store.find_sweep(sweep)), find)
@@ -98,10 +127,48 @@ def resume(sweep: str, address: str | None) -> None:
     _run(address, asked)
 
 
+@main.command()
+@click.argument("sweep")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the sweep ends, and end as it does.")
+@CLUSTER
+def logs(sweep: str, follow: bool, address: str) -> None:
+    """What a cluster's sweep prints.
+
+    \b
+    Example:  sweep logs -f 1f0c --address http://head:8265
+    """
+    from runner.executors.jobs import Jobs
+
+    jobs = Jobs(address)
+    job = jobs.find(sweep)
+    if follow:
+        _follow(jobs, job)
+    else:
+        click.echo(jobs.log(job), nl=False)
+
+
+@main.command()
+@click.argument("sweep")
+@CLUSTER
+def cancel(sweep: str, address: str) -> None:
+    """End a cluster's sweep, as Ctrl-C does here. What was measured is kept, and `sweep resume` measures the rest.
+
+    \b
+    Example:  sweep cancel 1f0c --address http://head:8265
+    """
+    from runner.executors.jobs import Jobs
+
+    jobs = Jobs(address)
+    job = jobs.find(sweep)
+    said = "is being ended" if jobs.cancel(job) else f"had ended already ({job.status.lower()})"
+    click.echo(f"{job.name}: sweep {job.sweep_id} {said}; `sweep resume {job.sweep_id}` measures what is missing")
+
+
 @main.command("list")
 @click.option("--limit", default=20, show_default=True, help="How many, newest first.")
+@click.option("--address", help="A cluster, http://head:8265: list its jobs, those that wait or failed to start among them.")
 @JSON
-def list_(limit: int, json_: bool) -> None:
+def list_(limit: int, address: str | None, json_: bool) -> None:
     """List the sweeps in the store, newest first.
 
     \b
@@ -110,6 +177,12 @@ def list_(limit: int, json_: bool) -> None:
     from runner.cli import render
     from tracking.store import Store
 
+    if address:
+        from runner.executors.jobs import Jobs
+
+        waiting = Jobs(address).jobs()[:limit]
+        _show([render.jobs(waiting)]) if not json_ else render.as_json(waiting)
+        return
     found = Store().sweeps(limit)
     if json_:
         render.as_json(found)
@@ -142,6 +215,20 @@ def status(sweep: str, json_: bool) -> None:
     _show([render.sweeps([found]), *standing, *([render.table(headers, lines)] if rows else []), where])
 
 
+def _is_cluster(address: str | None) -> bool:
+    """Whether an address is that of a cluster's job API, and not of its head itself."""
+    return (address or "").startswith(("http://", "https://"))
+
+
+def _follow(jobs: Any, job: Any) -> None:
+    """Show what a job prints until it ends; a failure ends this process as it ended the job."""
+    for text in jobs.follow(job):
+        click.echo(text, nl=False)
+    ended = jobs.find(job.sweep_id)
+    if ended.status != "SUCCEEDED":
+        raise SystemExit(ended.exit_code or 3)
+
+
 def _run(address: str | None, ask: Callable[[Any, Any], Any]) -> None:
     """Measure what is missing of what `ask` reads, show what came of it. Ends the process with its exit code."""
     from runner.cli import render
@@ -167,6 +254,7 @@ def _measured(address: str | None, ask: Callable[[Any, Any], Any], console: Any)
     from runner.cli.progress import watching
     from runner.executors.on_ray import Starting
     from runner.planning import local_devices, plan, sweep_of
+    from runner.remote import demand_server
     from runner.submit import submit as run_sweep
     from runner.submit import taken_over
     from tracking.recorder import replay_all
@@ -176,6 +264,8 @@ def _measured(address: str | None, ask: Callable[[Any, Any], Any], console: Any)
     with Starting(address) as ray:
         asked = ask(ray.executor().devices if address else local_devices, opened)
         asked.demand_device()
+        if asked.id and not asked.again:
+            demand_server(opened().uri)
         for line in render.header(asked):
             console.print(line, markup=False, soft_wrap=True)
         ray.expect()

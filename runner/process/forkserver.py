@@ -159,6 +159,7 @@ class Server:
     """Forks, reaps and kills, one event at a time."""
 
     def __init__(self, path: str):
+        self._imported: Mapping[str, str] = {}
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
         self._listener.listen(1024)
@@ -170,6 +171,14 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # what is ignored does not wake
         signal.set_wakeup_fd(died.fileno(), warn_on_full_buffer=False)
         self._woken_by = died
+
+    def prepare(self) -> None:
+        """Import what every job needs. TileLang leaves in the environment where its parts are, which a child must find there."""
+        before = dict(os.environ)
+        with contextlib.suppress(ImportError):  # the child meets the same fault, and reports it
+            import tilelang  # noqa: F401
+            import torch  # noqa: F401
+        self._imported = {name: value for name, value in os.environ.items() if before.get(name) != value}
 
     def serve(self) -> NoReturn:
         self._selector.register(self._listener, selectors.EVENT_READ, self._fork)
@@ -209,7 +218,7 @@ class Server:
                 os.dup2(output, fd)
             os.close(output)
             os.environ.clear()
-            os.environ.update(env, PYTHONPATH=os.pathsep.join(p for p in path if p), PYTHONUNBUFFERED="1")
+            os.environ.update({**self._imported, **env}, PYTHONPATH=os.pathsep.join(p for p in path if p), PYTHONUNBUFFERED="1")
             sys.path[:] = path
             with contextlib.suppress(OSError):
                 os.chdir(folder)
@@ -252,9 +261,7 @@ def uses_a_device() -> bool:
 def main(path: str, parent: int) -> None:
     worker.die_with(parent)
     server = Server(path)
-    with contextlib.suppress(ImportError):  # the child meets the same fault, and reports it
-        import tilelang  # noqa: F401
-        import torch  # noqa: F401
+    server.prepare()
     if not uses_a_device():
         server.serve()
 
