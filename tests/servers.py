@@ -96,12 +96,16 @@ def _shared() -> Server:
     return stack.enter_context(_started(folder, "server", options, {}))
 
 
-@pytest.fixture
-def mlflow_server() -> str:
+def shared_server() -> str:
     """The address of the one server of this test run; artifacts travel through it."""
     server = _shared()
     server.demand_alive()
     return server.address
+
+
+@pytest.fixture
+def mlflow_server() -> str:
+    return shared_server()
 
 
 @cache

@@ -47,15 +47,16 @@ class Jobs:
     """`address` is where the head's dashboard listens: `http://head:8265`."""
 
     def __init__(self, address: str):
+        from ray.exceptions import RayError
         from ray.job_submission import JobSubmissionClient
 
         self.address = address
         try:
             self._client: JobSubmissionClient = JobSubmissionClient(address)
-        except (ConnectionError, RuntimeError) as error:
+        except (ConnectionError, RuntimeError, RayError) as error:
             raise InfrastructureLost(
-                f"no Ray takes jobs at {address}: {_line(error)} (`ray start --head --dashboard-host=HOST`; "
-                "where it asks for a token, RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH has it)"
+                f"no Ray takes jobs at {address}: {_line(error)} (`ray start --head --dashboard-host=HOST` "
+                "starts one; its token is to be in RAY_AUTH_TOKEN, or in the file of RAY_AUTH_TOKEN_PATH)"
             ) from error
 
     def submit(self, sweep_id: str, name: str, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
