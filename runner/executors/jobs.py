@@ -7,7 +7,9 @@ job.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,6 +26,9 @@ SWEEP, NAME = "sweep_id", "sweep_name"  # a job's metadata
 PACKAGES = ("runner", "kernels", "tracking")
 LEFT_HERE = [".git", ".venv", "venv", "mlruns", "mlartifacts", "*.db", "__pycache__", ".runner"]
 """What does not travel, in gitignore's words; what the folder's own .gitignore names does not either."""
+
+NOT_READY = 90.0
+"""Seconds for which a head that was just started may not be able to run jobs yet."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class Jobs:
         from ray.job_submission import JobSubmissionClient
 
         self.address = address
+        for chatty in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
         try:
             self._client: JobSubmissionClient = JobSubmissionClient(address)
         except (ConnectionError, RuntimeError, RayError) as error:
@@ -64,20 +71,26 @@ class Jobs:
         attempt = sum(job.sweep_id == sweep_id for job in self.jobs())
         command = ["python", "-m", "runner.cli.sweep", *arguments, "--address", "auto"]
         root = Path(__file__).resolve().parent.parent.parent
-        try:
-            self._client.submit_job(
-                entrypoint=shlex.join(command),
-                submission_id=f"{PREFIX}{sweep_id}" + (f"-{attempt}" if attempt else ""),
-                metadata={SWEEP: sweep_id, NAME: name},
-                runtime_env={
-                    "working_dir": str(Path.cwd()),
-                    "excludes": LEFT_HERE,
-                    "py_modules": [str(root / package) for package in PACKAGES],
-                    "env_vars": dict(variables),
-                },
-            )
-        except (RuntimeError, ValueError) as error:
-            raise InfrastructureLost(f"{self.address} did not take the sweep: {_line(error)}") from error
+        job: dict[str, Any] = {
+            "entrypoint": shlex.join(command),
+            "submission_id": f"{PREFIX}{sweep_id}" + (f"-{attempt}" if attempt else ""),
+            "metadata": {SWEEP: sweep_id, NAME: name},
+            "runtime_env": {
+                "working_dir": str(Path.cwd()),
+                "excludes": LEFT_HERE,
+                "py_modules": [str(root / package) for package in PACKAGES],
+                "env_vars": dict(variables),
+            },
+        }
+        end = time.monotonic() + NOT_READY
+        while True:
+            try:
+                self._client.submit_job(**job)
+                return
+            except (RuntimeError, ValueError) as error:
+                if "No available agent" not in str(error) or time.monotonic() > end:
+                    raise InfrastructureLost(f"{self.address} did not take the sweep: {_line(error)}") from error
+                time.sleep(1)
 
     def jobs(self) -> list[Job]:
         """Newest first."""
