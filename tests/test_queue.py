@@ -46,7 +46,8 @@ class Head:
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     folder, token = tmp_path_factory.mktemp("submitter"), tmp_path_factory.mktemp("token") / "token"
     token.write_text("only-for-this-test-" * 3)
-    ports = {"port": free_port(), "dashboard-port": free_port()}
+    # The agent has a port of its own, which any other Ray on this machine would have too.
+    ports = {name: free_port() for name in ("port", "dashboard-port", "dashboard-agent-listen-port")}
     allowed = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     home = tempfile.mkdtemp(dir="/tmp")  # short: Ray makes sockets below it
     options = [f"--{name}={port}" for name, port in ports.items()]
@@ -104,7 +105,7 @@ def test_what_is_submitted_is_what_runs(head: Head) -> None:
 @pytest.mark.timeout(400)
 def test_a_cancelled_sweep_is_taken_up_again(head: Head) -> None:
     sweep_id = id_of(ok(head.sweep("submit", head.file("long", "[16, 48, 96]"))))
-    end = time.monotonic() + 120
+    end = time.monotonic() + 240
     while "building" not in ok(head.sweep("logs", sweep_id)) and time.monotonic() < end:
         time.sleep(0.5)
     assert "is being ended" in ok(head.sweep("cancel", sweep_id[:5]))
