@@ -28,20 +28,64 @@ REGISTERS = {2: (232, 40), 3: (160, 32)}
 def hopper_program(workload: Workload, config: Mapping[str, Value]) -> Any:
     import tilelang.language as T
 
-    knobs, dtype = Knobs.of(config), workload.dtype
+    plan = _Plan(workload, Knobs.of(config))
+    knobs, dtype, cluster, groups = plan.knobs, workload.dtype, plan.cluster, plan.groups
     A_shape, B_shape, C_shape = shapes(workload, knobs)
-    bm, bn, bk, stages = knobs.block_M, knobs.block_N, knobs.block_K, knobs.num_stages
-    steps = -(-workload.shape["K"] // bk)
-    cluster, groups, takes_turns = max(knobs.cluster_M, knobs.cluster_N), knobs.threads // GROUP, knobs.schedule == "pingpong"
-    order = _Order(workload, knobs)
-    blocks = knobs.persistent_blocks or order.units * cluster
-    workers = blocks // cluster
-    everyone = (1 << cluster) - 1  # of the cluster, bit by bit
-    once_for_all = {"cluster_mask": everyone} if cluster > 1 else {}
-    share_a, share_b = (once_for_all if n > 1 else {} for n in (knobs.cluster_N, knobs.cluster_M))
-    last = {"emit_arrive": 1}  # after this one the barrier has all copies of its pass to wait for
+    bm, bn, bk, stages, takes_turns = knobs.block_M, knobs.block_N, knobs.block_K, knobs.num_stages, plan.takes_turns
     many, few = REGISTERS[groups]
-    store = store_macro(T, dtype, knobs, {})
+    copy_tiles, multiply, store = _copy(T, plan), _multiply(T, plan), store_macro(T, dtype, knobs, {})
+    share_tiles, every_other = _share_tiles(T, plan, multiply, store), _every_other(T, plan, multiply, store)
+
+    @T.prim_func
+    def gemm(A: T.Tensor(A_shape, dtype), B: T.Tensor(B_shape, dtype), C: T.Tensor(C_shape, dtype)):
+        with T.ClusterKernel(plan.blocks, threads=(groups + 1) * GROUP, cluster_dims=cluster) as block:
+            A_ring = T.alloc_shared((stages, bm, bk), dtype)
+            B_ring = T.alloc_shared((stages, bk, bn), dtype)
+            full = T.alloc_barrier([1] * stages)
+            free = T.alloc_cluster_barrier([cluster * (1 if takes_turns else groups)] * stages)
+            thread, rank = T.get_thread_binding(), T.block_rank_in_cluster()
+            if thread >= groups * GROUP:
+                T.set_max_nreg(few, 0)
+                if thread < groups * GROUP + 32:
+                    copy_tiles(A, B, A_ring, B_ring, full, free, block // cluster, rank)
+            else:
+                T.set_max_nreg(many, 1)
+                if takes_turns:
+                    first_turn = T.alloc_barrier([GROUP])
+                    second_turn = T.alloc_barrier([GROUP])
+                    if thread < GROUP:
+                        every_other(C, A_ring, B_ring, full, free, first_turn, second_turn, block // cluster, rank, thread, 0)
+                    else:
+                        every_other(C, A_ring, B_ring, full, free, second_turn, first_turn, block // cluster, rank, thread, 1)
+                else:
+                    share_tiles(C, A_ring, B_ring, full, free, block // cluster, rank, thread)
+            T.cluster_sync()  # a block that is done stays as long as others may still write to its shared memory
+
+    return gemm
+
+
+class _Plan:
+    """What follows from the knobs. A worker is a cluster of blocks, which computes a unit of tiles at each of its turns."""
+
+    def __init__(self, workload: Workload, knobs: Knobs):
+        self.knobs, self.order = knobs, _Order(workload, knobs)
+        self.steps = -(-workload.shape["K"] // knobs.block_K)
+        self.cluster, self.groups = max(knobs.cluster_M, knobs.cluster_N), knobs.threads // GROUP
+        self.takes_turns = knobs.schedule == "pingpong"
+        self.blocks = knobs.persistent_blocks or self.order.units * self.cluster
+        self.workers = self.blocks // self.cluster
+
+    def shared_copy(self, neighbours: int) -> dict[str, int]:
+        """How a tile is copied that so many blocks of a cluster have in common: at once to all, a bit of the mask for each."""
+        return {"cluster_mask": (1 << neighbours) - 1} if neighbours > 1 else {}
+
+
+def _copy(T: Any, plan: _Plan) -> Any:
+    """The copying warp's part: every tile of A and B that the worker needs, into the ring as soon as there is room."""
+    knobs, order, steps, workers, stages = plan.knobs, plan.order, plan.steps, plan.workers, plan.knobs.num_stages
+    bm, bn, bk = knobs.block_M, knobs.block_N, knobs.block_K
+    share_a, share_b = plan.shared_copy(knobs.cluster_N), plan.shared_copy(knobs.cluster_M)
+    last = {"emit_arrive": 1}  # after this one the barrier has all copies of its pass to wait for
 
     @T.macro
     def copy_tiles(A: T.Tensor, B: T.Tensor, A_ring: T.Tensor, B_ring: T.Tensor, full: T.Tensor, free: T.Tensor, worker, rank):
@@ -54,6 +98,13 @@ def hopper_program(workload: Workload, config: Mapping[str, Value]) -> Any:
                 T.mbarrier_wait_parity(free[at], (((turn * steps + k) // stages) & 1) ^ 1)
                 T.tma_copy(A[m0 : m0 + bm, k * bk : k * bk + bk], A_ring[at, :, :], barrier=full[at], **share_a)
                 T.tma_copy(B[k * bk : k * bk + bk, n0 : n0 + bn], B_ring[at, :, :], barrier=full[at], annotations=last, **share_b)
+
+    return copy_tiles
+
+
+def _multiply(T: Any, plan: _Plan) -> Any:
+    """A warp group's product of one tile: through the ring, giving each place back as soon as it was read."""
+    steps, stages, cluster = plan.steps, plan.knobs.num_stages, plan.cluster
 
     @T.macro
     def give_back(free: T.Tensor, at, thread):
@@ -74,12 +125,26 @@ def hopper_program(workload: Workload, config: Mapping[str, Value]) -> Any:
         T.wait_wgmma(0)
         give_back(free, (turn * steps + steps - 1) % stages, thread)
 
+    return multiply
+
+
+def _share_tiles(T: Any, plan: _Plan, multiply: Any, store: Any) -> Any:
+    """`cooperative`: all groups have every tile."""
+    order, workers, bm, bn = plan.order, plan.workers, plan.knobs.block_M, plan.knobs.block_N
+
     @T.macro
     def share_tiles(C: T.Tensor, A_ring: T.Tensor, B_ring: T.Tensor, full: T.Tensor, free: T.Tensor, worker, rank, thread):
         C_sum = T.alloc_fragment((bm, bn), "float32")
         for turn in T.serial(T.ceildiv(order.units - worker, workers)):
             multiply(A_ring, B_ring, C_sum, full, free, turn, thread)
             store(C_sum, C, order.row(turn * workers + worker, rank), order.column(turn * workers + worker, rank))
+
+    return share_tiles
+
+
+def _every_other(T: Any, plan: _Plan, multiply: Any, store: Any) -> Any:
+    """`pingpong`: the group whose number is `first` has every other tile. It multiplies when `mine` says so, then the other."""
+    order, workers, bm, bn = plan.order, plan.workers, plan.knobs.block_M, plan.knobs.block_N
 
     @T.macro
     def every_other(
@@ -104,32 +169,7 @@ def hopper_program(workload: Workload, config: Mapping[str, Value]) -> Any:
             T.mbarrier_arrive(others[0])
             store(C_sum, C, order.row(turn * workers + worker, rank), order.column(turn * workers + worker, rank))
 
-    @T.prim_func
-    def gemm(A: T.Tensor(A_shape, dtype), B: T.Tensor(B_shape, dtype), C: T.Tensor(C_shape, dtype)):
-        with T.ClusterKernel(blocks, threads=(groups + 1) * GROUP, cluster_dims=cluster) as block:
-            A_ring = T.alloc_shared((stages, bm, bk), dtype)
-            B_ring = T.alloc_shared((stages, bk, bn), dtype)
-            full = T.alloc_barrier([1] * stages)
-            free = T.alloc_cluster_barrier([cluster * (1 if takes_turns else groups)] * stages)
-            thread, rank = T.get_thread_binding(), T.block_rank_in_cluster()
-            if thread >= groups * GROUP:
-                T.set_max_nreg(few, 0)
-                if thread < groups * GROUP + 32:
-                    copy_tiles(A, B, A_ring, B_ring, full, free, block // cluster, rank)
-            else:
-                T.set_max_nreg(many, 1)
-                if takes_turns:
-                    first_turn = T.alloc_barrier([GROUP])
-                    second_turn = T.alloc_barrier([GROUP])
-                    if thread < GROUP:
-                        every_other(C, A_ring, B_ring, full, free, first_turn, second_turn, block // cluster, rank, thread, 0)
-                    else:
-                        every_other(C, A_ring, B_ring, full, free, second_turn, first_turn, block // cluster, rank, thread, 1)
-                else:
-                    share_tiles(C, A_ring, B_ring, full, free, block // cluster, rank, thread)
-            T.cluster_sync()  # a block that is done stays as long as others may still write to its shared memory
-
-    return gemm
+    return every_other
 
 
 class _Order:
