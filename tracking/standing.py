@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 
-from runner.records import Outcome
+from runner.records import Decision, Outcome
 from runner.stats import median
 
 
@@ -21,7 +21,7 @@ class Standing:
     updated_at: str
     counts: Mapping[str, int] = field(default_factory=dict)  # by status, of what was settled since
     devices: Mapping[str, int] = field(default_factory=dict)  # variants timed, by host and index
-    best_ms: float | None = None  # the lowest median
+    best_ms: float | None = None  # the lowest median of those that pass every rule
     best: str = ""  # its swept knobs
 
     @property
@@ -49,8 +49,9 @@ class Count:
             return
         device = outcome.measurement.device
         self._devices[f"{device.host} {device.index}".strip()] += 1
-        found = median(outcome.measurement.samples_ms), outcome.variant.label(self._swept) or "base"
-        self._best = min(found, self._best or found)
+        if outcome.decision in (Decision.CANDIDATE, Decision.ACCEPTED):
+            found = median(outcome.measurement.samples_ms), outcome.variant.label(self._swept) or "base"
+            self._best = min(found, self._best or found)
 
     def standing(self) -> Standing:
         best_ms, best = self._best or (None, "")
