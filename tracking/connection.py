@@ -51,8 +51,13 @@ def is_server(uri: str) -> bool:
 
 def is_missing(uri: str) -> bool:
     """Whether `uri` is a local database that is not there yet."""
+    file = _sqlite_file(uri)
+    return file is not None and not file.exists()
+
+
+def _sqlite_file(uri: str) -> Path | None:
     scheme, _, path = uri.partition(":///")
-    return scheme == "sqlite" and not Path(path).exists()
+    return Path(path) if scheme == "sqlite" else None
 
 
 def without_password(uri: str) -> str:
@@ -86,11 +91,11 @@ def _quiet() -> None:
 @contextmanager
 def _one_at_a_time(uri: str) -> Iterator[None]:
     """Two processes that meet a new SQLite file would both make its tables, and one of them fail."""
-    scheme, _, path = uri.partition(":///")
-    if scheme != "sqlite" or not Path(path).parent.is_dir():
+    file = _sqlite_file(uri)
+    if file is None or not file.parent.is_dir():
         yield
         return
-    folder = os.open(Path(path).parent, os.O_RDONLY)
+    folder = os.open(file.parent, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks is no worse off than before
             fcntl.flock(folder, fcntl.LOCK_EX)
