@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timezone
-from functools import cache
 from typing import Any
 
 import click
@@ -86,7 +84,9 @@ def submit(
     from runner.planning import read
 
     if not _is_cluster(address):
-        _run(address, lambda find, _: read(file, target, settings, find, fresh, id=id_))
+        from runner.cli.run import run
+
+        run(address, lambda find, _: read(file, target, settings, find, fresh, id=id_))
         return
     from runner import remote
     from runner.executors.jobs import Jobs
@@ -108,14 +108,13 @@ def resume(sweep: str, address: str | None) -> None:
     \b
     Example:  sweep resume 1f0c
     """
+    from runner.cli.run import run
     from runner.planning import read_again
 
     if _is_cluster(address):
         from runner import remote
-        from runner.executors.jobs import Jobs
 
-        jobs = Jobs(str(address))
-        job = jobs.find(sweep)
+        jobs, job = _job(str(address), sweep)
         jobs.submit(job.sweep_id, job.name, ["resume", job.sweep_id], remote.variables())
         click.echo(f"{job.name}: sweep {job.sweep_id} is taken up again at {address}")
         return
@@ -124,7 +123,7 @@ def resume(sweep: str, address: str | None) -> None:
         store = opened()
         return read_again(store.sweep_info(store.find_sweep(sweep)), find)
 
-    _run(address, asked)
+    run(address, asked)
 
 
 @main.command()
@@ -137,10 +136,7 @@ def logs(sweep: str, follow: bool, address: str) -> None:
     \b
     Example:  sweep logs -f 1f0c --address http://head:8265
     """
-    from runner.executors.jobs import Jobs
-
-    jobs = Jobs(address)
-    job = jobs.find(sweep)
+    jobs, job = _job(address, sweep)
     if follow:
         _follow(jobs, job)
     else:
@@ -156,10 +152,7 @@ def cancel(sweep: str, address: str) -> None:
     \b
     Example:  sweep cancel 1f0c --address http://head:8265
     """
-    from runner.executors.jobs import Jobs
-
-    jobs = Jobs(address)
-    job = jobs.find(sweep)
+    jobs, job = _job(address, sweep)
     said = "is being ended" if jobs.cancel(job) else f"had ended already ({job.status.lower()})"
     click.echo(f"{job.name}: sweep {job.sweep_id} {said}; `sweep resume {job.sweep_id}` measures what is missing")
 
@@ -181,7 +174,10 @@ def list_(limit: int, address: str | None, json_: bool) -> None:
         from runner.executors.jobs import Jobs
 
         waiting = Jobs(address).jobs()[:limit]
-        _show([render.jobs(waiting)]) if not json_ else render.as_json(waiting)
+        if json_:
+            render.as_json(waiting)
+        else:
+            _show([render.jobs(waiting)])
         return
     found = Store().sweeps(limit)
     if json_:
@@ -220,6 +216,14 @@ def _is_cluster(address: str | None) -> bool:
     return (address or "").startswith(("http://", "https://"))
 
 
+def _job(address: str, sweep: str) -> tuple[Any, Any]:
+    """A cluster's jobs, and the latest of a sweep."""
+    from runner.executors.jobs import Jobs
+
+    jobs = Jobs(address)
+    return jobs, jobs.find(sweep)
+
+
 def _follow(jobs: Any, job: Any) -> None:
     """Show what a job prints until it ends; a failure ends this process as it ended the job."""
     for text in jobs.follow(job):
@@ -227,80 +231,6 @@ def _follow(jobs: Any, job: Any) -> None:
     ended = jobs.find(job.sweep_id)
     if ended.status != "SUCCEEDED":
         raise SystemExit(ended.exit_code or 3)
-
-
-def _run(address: str | None, ask: Callable[[Any, Any], Any]) -> None:
-    """Measure what is missing of what `ask` reads, show what came of it. Ends the process with its exit code."""
-    from runner.cli import render
-    from runner.errors import RunnerError
-    from runner.interrupt import INTERRUPTED, interrupt
-
-    console = render.console()
-    with interrupt.handled():
-        report, where = _measured(address, ask, console)
-        _show([*render.report(report, report.sweep.flops), *where])
-    if report.interrupted or interrupt.asked:
-        raise SystemExit(INTERRUPTED)
-    if not report.rows:
-        raise RunnerError("nothing could be measured")
-
-
-def _measured(address: str | None, ask: Callable[[Any, Any], Any], console: Any) -> tuple[Any, list[str]]:
-    """The report of what is asked for, once it is measured, and where MLflow shows it.
-
-    `ask` is given where devices are looked for and a function that opens the store, and refuses what cannot be done.
-    """
-    from runner.cli import render
-    from runner.cli.progress import watching
-    from runner.executors.on_ray import Starting
-    from runner.planning import local_devices, plan, sweep_of
-    from runner.remote import demand_server
-    from runner.submit import submit as run_sweep
-    from runner.submit import taken_over
-    from tracking.recorder import replay_all
-    from tracking.store import Store
-
-    opened = cache(Store)
-    with Starting(address) as ray:
-        asked = ask(ray.executor().devices if address else local_devices, opened)
-        asked.demand_device()
-        if asked.id and not asked.again:
-            demand_server(opened().uri)
-        for line in render.header(asked):
-            console.print(line, markup=False, soft_wrap=True)
-        ray.expect()
-        store = opened()
-        if store.is_new:
-            ray.begin()  # beside making the store, since nothing can be known
-        for late in replay_all(store):
-            console.print(render.replayed(late), markup=False, soft_wrap=True)
-        planned = plan(asked, store)
-        sweep = sweep_of(planned, store)
-        runs = {k: v.run_id for k, v in planned.known.items()}
-        for line in render.best_so_far(planned):
-            console.print(line, markup=False, soft_wrap=True)
-        if not planned.missing and planned.again is None:
-            console.print("everything is measured already: nothing was started (--fresh measures again)")
-            report = taken_over(sweep, runs)
-        else:
-            store.check()
-            with watching(console, sweep) as watcher:
-                report = run_sweep(sweep, store, runs, ray.executor(), watcher.watch, watcher.tell, watcher.say)
-    return report, _where(store, report)
-
-
-def _where(store: Any, report: Any) -> list[str]:
-    """Where MLflow shows it: every variant's run leads to its experiment and its sweep."""
-    from runner.errors import InfrastructureLost
-
-    run_ids = [i for i in [row.run_id for row in report.rows] + [run_id for run_id, _ in report.others] if i]
-    if not run_ids or report.pending:
-        return []
-    try:
-        stored = store.load(run_ids[0])
-    except InfrastructureLost:  # it went away just now, and nothing but this line needs it
-        return []
-    return ["", f"in MLflow: {store.ui_hint(stored.experiment_id, report.sweep.info.id if report.parent else stored.sweep_id)}"]
 
 
 def _show(parts: list[Any]) -> None:

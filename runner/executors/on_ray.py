@@ -12,16 +12,14 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from runner.artifacts import environment
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Done, Job, build_child, measure_child, run_build, run_measure, warm
@@ -83,7 +81,7 @@ class RayExecutor:
         _hush()
         terminate = signal.getsignal(signal.SIGTERM)
         try:
-            with contextlib.nullcontext() if address else _our_path():
+            with contextlib.nullcontext() if address else environment(_ours()):
                 ray.init(
                     **({"address": address} if address else _own_ray()),
                     logging_level=logging.ERROR,
@@ -186,55 +184,6 @@ class RayExecutor:
         self._unanswered = 0
 
 
-class Starting:
-    """A Ray executor that starts while other things are done. As a context manager it ends with the block.
-
-    A Ray of our own starts in a thread that stays as long as it does: Linux ends a process with the thread that started it.
-    """
-
-    def __init__(self, address: str | None = None):
-        self._address = address
-        self._found: Future[RayExecutor] | None = None
-        self._closed = threading.Event()
-
-    def expect(self) -> None:
-        """Begin what is easily left again: who forks the children takes seconds to import what they need."""
-        if not self._address:
-            forkserver.start()
-
-    def begin(self) -> None:
-        if self._found is None:
-            self.expect()
-            self._found = Future()
-            if self._address:
-                self._start(self._found)
-            else:
-                threading.Thread(target=self._start, args=(self._found,), daemon=True).start()
-
-    def executor(self) -> RayExecutor:
-        """Waits for it. Raises InfrastructureLost where it could not be started."""
-        self.begin()
-        assert self._found is not None
-        return self._found.result()
-
-    def __enter__(self) -> Starting:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._found is not None:
-            with contextlib.suppress(Exception):  # whoever waited for it was told
-                self._found.result().close()
-        self._closed.set()
-
-    def _start(self, found: Future[RayExecutor]) -> None:
-        try:
-            found.set_result(RayExecutor(self._address))
-        except BaseException as error:
-            found.set_exception(error)
-        if not self._address:
-            self._closed.wait()
-
-
 def is_accelerator(kind: TargetKind) -> bool:
     return backend(kind).torch_device != "cpu"
 
@@ -250,23 +199,12 @@ def _own_ray() -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _our_path() -> Iterator[None]:
-    """While a Ray of our own starts, its workers inherit where this process finds its modules, and who forks its children.
+def _ours() -> dict[str, str]:
+    """What the workers of a Ray of our own inherit while it starts: where our modules are, and who forks their children.
 
     A runtime environment would say so too, but then the workers that Ray starts ahead are none that it can use.
     """
-    ours = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), forkserver.ADDRESS: forkserver.start()}
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return {"PYTHONPATH": forkserver.python_path(), forkserver.ADDRESS: forkserver.start()}
 
 
 def demand_answer(address: str) -> None:

@@ -24,7 +24,7 @@ from typing import IO, Any, TypeVar
 
 from runner.errors import FailureKind, JobFailed
 from runner.process import worker
-from runner.process.forkserver import Forked, fork
+from runner.process.forkserver import Forked, fork, python_path
 from runner.process.memory import MemoryWatch, default_limit
 from runner.process.session import kill_session, processes_of
 
@@ -137,10 +137,9 @@ class Child:
         """A child that imports everything itself."""
         # By path and not by -m, which would put the current folder first on the child's path, and a user's files before ours.
         command = [sys.executable, worker.__file__, *map(str, pipes), str(os.getpid())]
-        path = os.pathsep.join(p for p in sys.path if p)
         return subprocess.Popen(
             command,
-            env={**self._env, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            env={**self._env, "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -53,7 +53,7 @@ class _Own:
         self.address = str(Path(self._folder.name) / "socket")
         # torch would ask the driver itself how many GPUs there are, and could not be forked any more.
         env = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONUNBUFFERED": "1", TAKES_TURNS: "1"}
-        env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        env["PYTHONPATH"] = python_path()
         # By path and not by -m, which would put the current folder first on the path, and a user's files before ours.
         self.process = subprocess.Popen(
             [sys.executable, __file__, self.address, str(os.getpid())],
@@ -102,6 +102,11 @@ class Forked:
         return self._code
 
 
+def python_path() -> str:
+    """Where this process finds its modules, for the environment of another."""
+    return os.pathsep.join(p for p in sys.path if p)
+
+
 def start() -> str:
     """Start this process's server unless there is one, and return its socket at once: it goes on importing meanwhile.
 
@@ -122,7 +127,7 @@ def fork(env: Mapping[str, str], output: int, pipes: Sequence[int]) -> Forked | 
     try:
         connection.settimeout(LONGEST_IMPORT)
         _connect(connection, address)
-        request = pickle.dumps((dict(env), str(Path.cwd()), sys.path))
+        request = pickle.dumps(({**env, "PYTHONPATH": python_path()}, str(Path.cwd()), sys.path))
         socket.send_fds(connection, [SIZE.pack(len(request))], [output, *pipes])
         connection.sendall(request)
         (pid,) = NUMBER.unpack(_read(connection, NUMBER.size))
@@ -218,7 +223,7 @@ class Server:
                 os.dup2(output, fd)
             os.close(output)
             os.environ.clear()
-            os.environ.update({**self._imported, **env}, PYTHONPATH=os.pathsep.join(p for p in path if p), PYTHONUNBUFFERED="1")
+            os.environ.update({**self._imported, **env}, PYTHONUNBUFFERED="1")
             sys.path[:] = path
             with contextlib.suppress(OSError):
                 os.chdir(folder)

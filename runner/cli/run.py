@@ -1,0 +1,78 @@
+"""A sweep that is run from here, from what a command asks for to what it shows at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from rich.console import Console
+
+from runner.cli import render
+from runner.cli.progress import watching
+from runner.errors import InfrastructureLost, RunnerError
+from runner.executors.starting import Starting
+from runner.interrupt import INTERRUPTED, interrupt
+from runner.planning import Asked, Find, local_devices, plan, sweep_of
+from runner.remote import demand_server
+from runner.submit import Report, taken_over
+from runner.submit import submit as run_sweep
+from tracking.recorder import replay_all
+from tracking.store import Store
+
+Ask = Callable[[Find, Callable[[], Store]], Asked]
+"""Reads what is asked for, given where devices are looked for and what opens the store. Refuses what cannot be done."""
+
+
+def run(address: str | None, ask: Ask) -> None:
+    """Measure what is missing of what `ask` reads, show what came of it. Ends the process with its exit code."""
+    console = render.console()
+    with interrupt.handled():
+        report, where = _measured(address, ask, console)
+        render.show([*render.report(report, report.sweep.flops), *where])
+    if report.interrupted or interrupt.asked:
+        raise SystemExit(INTERRUPTED)
+    if not report.rows:
+        raise RunnerError("nothing could be measured")
+
+
+def _measured(address: str | None, ask: Ask, console: Console) -> tuple[Report, list[str]]:
+    """The report of what is asked for, once it is measured, and where MLflow shows it."""
+    opened = cache(Store)
+    with Starting(address) as ray:
+        asked = ask(ray.executor().devices if address else local_devices, opened)
+        asked.demand_device()
+        if asked.id and not asked.again:
+            demand_server(opened().uri)
+        for line in render.header(asked):
+            console.print(line, markup=False, soft_wrap=True)
+        ray.expect()
+        store = opened()
+        if store.is_new:
+            ray.begin()  # beside making the store, since nothing can be known
+        for late in replay_all(store):
+            console.print(render.replayed(late), markup=False, soft_wrap=True)
+        planned = plan(asked, store)
+        sweep = sweep_of(planned, store)
+        runs = {k: v.run_id for k, v in planned.known.items()}
+        for line in render.best_so_far(planned):
+            console.print(line, markup=False, soft_wrap=True)
+        if not planned.missing and planned.again is None:
+            console.print("everything is measured already: nothing was started (--fresh measures again)")
+            report = taken_over(sweep, runs)
+        else:
+            store.check()
+            with watching(console, sweep) as watcher:
+                report = run_sweep(sweep, store, runs, ray.executor(), watcher.watch, watcher.tell, watcher.say)
+    return report, _where(store, report)
+
+
+def _where(store: Store, report: Report) -> list[str]:
+    """Where MLflow shows it: every variant's run leads to its experiment and its sweep."""
+    run_ids = [i for i in [row.run_id for row in report.rows] + [run_id for run_id, _ in report.others] if i]
+    if not run_ids or report.pending:
+        return []
+    try:
+        stored = store.load(run_ids[0])
+    except InfrastructureLost:  # it went away just now, and nothing but this line needs it
+        return []
+    return ["", f"in MLflow: {store.ui_hint(stored.experiment_id, report.sweep.info.id if report.parent else stored.sweep_id)}"]
