@@ -43,10 +43,6 @@ class Job:
     message: str
     exit_code: int | None
 
-    @property
-    def ended(self) -> bool:
-        return self.status not in ("PENDING", "RUNNING")
-
 
 class Jobs:
     """`address` is where the head's dashboard listens: `http://head:8265`."""
