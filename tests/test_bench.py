@@ -219,7 +219,12 @@ class TestArtifact:
 
     def test_a_user_who_turned_tilelangs_cache_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TILELANG_DISABLE_CACHE", "1")
-        load_kernel(broken("RIGHT"), build(BuildJob(broken("RIGHT"))))
+        of = broken("RIGHT")
+        kernel = load_kernel(of, build(BuildJob(of)))
+        given = torch.ones(tuple(of.workload.shape.values()))
+        out = torch.empty_like(given)
+        kernel(given, out)
+        assert torch.equal(out, -given)
 
     def test_one_source_has_one_hash_and_compiler_flags_make_another(self, bench: Workbench, right: Artifact) -> None:
         same = replace(broken("RIGHT"), config={"block": 2})

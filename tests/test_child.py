@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +16,7 @@ import pytest
 from runner.errors import FailureKind, JobFailed
 from runner.process.child import OUTPUT_TAIL, Child
 from tests import child_jobs as jobs
-
-ROOT = Path(__file__).resolve().parent.parent
-SOON = 10.0  # seconds in which what is killed must be gone; seconds that no passing test waits for
+from tests.processes import SOON, eventually_gone, with_a_child
 
 
 @pytest.fixture
@@ -37,19 +34,6 @@ def failure_of(child: Child, function: Callable[..., Any], *args: Any, deadline:
 
 def works(child: Child) -> None:
     assert child.run(jobs.add, 2, 3, deadline=30) == 5
-
-
-def eventually_gone(pid: int) -> bool:
-    """Whether a process ends soon. A zombie is gone: its new parent may be slow to bury it."""
-    end = time.monotonic() + SOON
-    while time.monotonic() < end:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_it_stays_warm_between_jobs(child: Child) -> None:
@@ -190,20 +174,7 @@ class TestOutput:
 
 
 def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
-    program = (
-        "import pathlib, sys, time; from runner.process.child import Child; from tests import child_jobs as jobs\n"
-        "child = Child(); pathlib.Path(sys.argv[1]).write_text(str(child.run(jobs.process_id, deadline=30)))\n"
-        "child.run(time.sleep, 600, deadline=600)"
-    )
-    pid_file = tmp_path / "pid"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program, str(pid_file)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    end = time.monotonic() + 60
-    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < end:
-        time.sleep(0.05)
-    pid = int(pid_file.read_text())
-    assert Path(f"/proc/{pid}").exists()
+    parent, pid = with_a_child(tmp_path, "time.sleep, 600")
     parent.kill()
     parent.wait()
     assert eventually_gone(pid)

@@ -16,8 +16,8 @@ from runner.errors import FailureKind, JobFailed
 from runner.process import forkserver
 from runner.process.child import Child
 from tests import child_jobs as jobs
-
-ROOT = Path(__file__).parent.parent
+from tests.command import ROOT
+from tests.processes import eventually_gone, with_a_child
 
 
 @pytest.fixture
@@ -25,13 +25,6 @@ def child() -> Iterator[Child]:
     made = Child()
     yield made
     made.close()
-
-
-def gone(pid: int, within: float = 20.0) -> bool:
-    end = time.monotonic() + within
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    return not Path(f"/proc/{pid}").exists()
 
 
 def test_a_child_finds_everything_imported(child: Child) -> None:
@@ -74,7 +67,7 @@ def test_what_comes_first_on_the_path_does(child: Child, monkeypatch: pytest.Mon
 def test_children_end_with_their_server_and_there_is_another(child: Child) -> None:
     pid, server = child.run(jobs.process_id, deadline=60), child.run(os.getppid, deadline=60)
     os.kill(server, 9)
-    assert gone(pid)
+    assert eventually_gone(pid)
     assert child.run(os.getppid, deadline=60) not in (server, os.getpid())
 
 
@@ -96,22 +89,11 @@ def test_where_nobody_can_fork_a_child_is_spawned(monkeypatch: pytest.MonkeyPatc
 
 def test_who_shares_a_server_takes_its_child_along(tmp_path: Path) -> None:
     """As a Ray worker does, whose server is the driver's: the child ends although the server goes on."""
-    program = (
-        "import pathlib, sys, time; from runner.process.child import Child; from tests import child_jobs as jobs\n"
-        "child = Child(); pathlib.Path(sys.argv[1]).write_text(str(child.run(jobs.process_id, deadline=60)))\n"
-        "child.run(jobs.spin_in_native_code, deadline=600)"
-    )
-    pid_file, address = tmp_path / "pid", forkserver.start()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), forkserver.ADDRESS: address}
-    sharer = subprocess.Popen([sys.executable, "-c", program, str(pid_file)], cwd=tmp_path, env=environment)
-    end = time.monotonic() + 60
-    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < end:
-        time.sleep(0.05)
-    pid = int(pid_file.read_text())
-    assert Path(f"/proc/{pid}").exists()
+    address = forkserver.start()
+    sharer, pid = with_a_child(tmp_path, "jobs.spin_in_native_code", **{forkserver.ADDRESS: address})
     sharer.kill()
     sharer.wait()
-    assert gone(pid)
+    assert eventually_gone(pid)
     assert forkserver.start() == address
 
 

@@ -1,0 +1,44 @@
+"""Looking at processes that are to be killed, and at whether they are gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.command import ROOT
+
+SOON = 10.0  # seconds in which what is killed must be gone; seconds that no passing test waits for
+
+
+def eventually_gone(pid: int) -> bool:
+    """Whether a process ends soon. A zombie is gone: its new parent may be slow to bury it."""
+    end = time.monotonic() + SOON
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def with_a_child(folder: Path, job: str, **environment: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A process whose child is in a job that never ends, an expression's arguments of `Child.run`; and that child's number."""
+    program = (
+        "import pathlib, sys, time; from runner.process.child import Child; from tests import child_jobs as jobs\n"
+        "child = Child(); pathlib.Path(sys.argv[1]).write_text(str(child.run(jobs.process_id, deadline=60)))\n"
+        f"child.run({job}, deadline=600)"
+    )
+    pid_file = folder / "pid"
+    command = [sys.executable, "-c", program, str(pid_file)]
+    parent = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+    end = time.monotonic() + 60
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    pid = int(pid_file.read_text())
+    assert Path(f"/proc/{pid}").exists()
+    return parent, pid
