@@ -165,6 +165,7 @@ class TestMeasure:
         assert bench.bench(broken("RIGHT"), right).failure is None
 
 
+@pytest.mark.quiet
 class TestPair:
     def test_the_slower_of_two_is_told_from_the_faster(self, bench: Workbench) -> None:
         done = bench.pair(broken("SLOW"), broken("RIGHT"))

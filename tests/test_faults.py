@@ -302,6 +302,7 @@ class TestContention:
         found = re.fullmatch(r"other processes used (\d+\.\d) of \d+ cores while this was timed", done.value.contended)
         assert found and float(found.group(1)) > 0.6
 
+    @pytest.mark.quiet
     def test_own_work_is_not_taken_for_anothers(self) -> None:
         """Threads and all: what this process burns is its own."""
         before = cpu_time.now()
@@ -346,6 +347,7 @@ class TestContention:
         assert any(v.rule == "alone" and BUSY in v.evidence for v in ran.outcomes["a"].verdicts)
 
 
+@pytest.mark.quiet
 class TestDrift:
     def test_of_the_machine_is_shown_and_fools_no_pair(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The machine is slow until the base is measured. What is timed after it then only looks faster than the base."""
