@@ -182,6 +182,17 @@ def test_ctrl_c_ends_in_good_order_and_what_is_missing_is_measured_later(place: 
     assert place.runs("sweep")[0].info.status == "FINISHED"
 
 
+def test_a_polite_kill_ends_in_good_order_too(place: Place) -> None:
+    process = place.start("submit", place.file("ms: 3000, number: 2"))
+    await_sign(place.signs, "measuring", 2)
+    process.terminate()
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "SIGTERM" not in said and f"interrupted; `sweep resume {place.sweep_id()}`" in said
+    place.expect_quiet()
+    place.demand_nothing_running()
+
+
 def test_ctrl_c_twice_is_out_at_once(place: Place) -> None:
     process = place.start("submit", place.file("ms: 3000, number: 2"))
     await_sign(place.signs, "measuring", 2)

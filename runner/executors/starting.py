@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from concurrent.futures import Future
 
@@ -36,10 +37,12 @@ class Starting:
                 threading.Thread(target=self._start, args=(self._found,), daemon=True).start()
 
     def executor(self) -> RayExecutor:
-        """Waits for it. Raises InfrastructureLost where it could not be started."""
+        """Waits for it, in the main thread. Raises InfrastructureLost where it could not be started."""
         self.begin()
         assert self._found is not None
-        return self._found.result()
+        found = self._found.result()
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # Ray took it, in a thread that may not give it back
+        return found
 
     def __enter__(self) -> Starting:
         return self
