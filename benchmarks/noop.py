@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import time
 from typing import Any
 
@@ -33,7 +34,7 @@ def noop_sweep(variants: int, busy_ms: int = 0) -> Sweep:
     workload = Workload("gemm", {"M": 512, "N": 512, "K": 512}, "float32")
     knobs = {"block_N": 64, "block_K": 64, "num_stages": None, "threads": None, "b_interleave": 1, "busy_ms": busy_ms}
     target = Target("cuda", "sm_90a") if busy_ms else Target("cpu", "x86_64")
-    device = Device(target.kind, "no-op")
+    device = Device(target.kind, "no-op", host=platform.node())
     made = tuple(
         Variant(workload, {"block_M": i, **knobs}, target, "noop", {"tilelang": "0"}, PROTOCOL.key) for i in range(variants)
     )

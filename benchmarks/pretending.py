@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from runner.build import BuildJob
 from runner.errors import FailureKind
 from runner.executors.base import Done, Job, build_child, measure_child, run_job
+from runner.executors.cluster_nodes import Node
 from runner.executors.on_ray import RayExecutor, ray  # Ray reads its settings on import, and ours are made first
 from runner.process.child import Child
 from runner.records import Device
@@ -25,7 +26,13 @@ def _build(function: Any, job: BuildJob, deadline: float) -> Done:
 @ray.remote(max_restarts=0)
 class _Measurer:
     def __init__(self, device: Device) -> None:
-        self._child = measure_child(device)
+        self._device, self._child = device, measure_child(device)
+
+    def device(self) -> Device:
+        return self._device
+
+    def warm(self) -> None:
+        pass
 
     def run(self, function: Any, job: Any, deadline: float) -> Done:
         return run_job(self._child, function, job, deadline, FailureKind.HANG)
@@ -41,18 +48,11 @@ class PretendingExecutor(RayExecutor):
         super().__init__()
         self._functions, self._measurer_cpus, self._deadline = functions, measurer_cpus, deadline
 
-    def prepare(self, device: Device) -> None:
-        pass
+    def _build(self, job: BuildJob, deadline: float) -> Any:
+        return _build.remote(self._functions[BuildJob], job, self._deadline or deadline)
 
-    def submit(self, job: Job, deadline: float) -> None:
-        function, seconds = self._functions[type(job)], self._deadline or deadline
-        if isinstance(job, BuildJob):
-            self._running[_build.remote(function, job, seconds)] = (job, None)
-        else:
-            self._running[self._measurer(job.device).run.remote(function, job, seconds)] = (job, job.device)
+    def _measure(self, actor: Any, job: Job, deadline: float) -> Any:
+        return actor.run.remote(self._functions[type(job)], job, self._deadline or deadline)
 
-    def _measurer(self, device: Device) -> Any:
-        key = (device.host, device.index)
-        if key not in self._measurers:
-            self._measurers[key] = _Measurer.options(num_cpus=self._measurer_cpus).remote(device)
-        return self._measurers[key]
+    def _start(self, device: Device, node: Node) -> Any:
+        return cast(Any, _Measurer).options(num_cpus=self._measurer_cpus).remote(device)

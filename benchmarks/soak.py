@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import random
 import shutil
 import signal
@@ -40,7 +41,7 @@ from tracking.recorder import replay_all
 from tracking.store import Store
 
 DEADLINE = 2.0  # seconds for a build or a measurement, neither of which takes any
-DEVICES = tuple(Device("cuda", "no-op", index, "soak") for index in range(2))
+DEVICES = tuple(Device("cuda", "no-op", index, platform.node()) for index in range(2))
 KILL_EVERY = 12.0  # seconds, about
 OUTAGE_AT = (0.3, 0.6)  # of the variants settled
 OUTAGE_SECONDS = 10.0

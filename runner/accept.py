@@ -10,7 +10,7 @@ from kernels.family import code_hash, load_family
 from runner import stats
 from runner.bench import PairJob
 from runner.errors import InfrastructureLost, JobFailed, Refused, RequestError
-from runner.executors.base import Executor
+from runner.executors.base import Executor, run_one
 from runner.finals import pair_deadline
 from runner.gate import judge_pair
 from runner.records import PROTOCOL_VERSION, TIMED, Artifact, Decision, Device, Paired, Protocol, Ruling, Verdict
@@ -116,8 +116,7 @@ def _measure(stored: Stored, reference: Stored, store: Store, executor: Executor
     assert reference.outcome.measurement is not None and stored.outcome.measurement is not None
     slowest = max(stats.median(s.outcome.measurement.samples_ms) for s in (stored, reference) if s.outcome.measurement)
     job = PairJob(variant, pairs[0], reference.outcome.variant, pairs[1], device, protocol, search)
-    executor.submit(job, pair_deadline(protocol, slowest))
-    done = executor.next()
+    done = run_one(executor, job, pair_deadline(protocol, slowest))
     if isinstance(done.failure, JobFailed):
         raise Refused(f"refused {stored.run_id[:8]}: {done.failure}")
     paired: Paired = done.value

@@ -15,7 +15,7 @@ from runner import stats
 from runner.accept import artifact_of, device_of
 from runner.bench import PairJob
 from runner.errors import NotFound, Refused
-from runner.executors.base import Executor
+from runner.executors.base import Executor, run_one
 from runner.finals import pair_deadline
 from runner.paths import atomic_write
 from runner.records import Device, Paired, Protocol, TargetKind
@@ -77,8 +77,7 @@ def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol) -
     outcome = best.stored.outcome
     assert outcome.measurement is not None
     job = PairJob(outcome.variant, artifact, None, None, device, protocol, (str(Path.cwd()),))
-    executor.submit(job, pair_deadline(protocol, stats.median(outcome.measurement.samples_ms)))
-    done = executor.next()
+    done = run_one(executor, job, pair_deadline(protocol, stats.median(outcome.measurement.samples_ms)))
     if done.failure is not None:
         raise Refused(f"run {best.run_id[:8]} of {best.workload}: {done.failure}")
     return _rows(best, device, protocol, done.value)

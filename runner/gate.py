@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner import stats
-from runner.records import Acceptance, Artifact, Decision, Device, Measurement, Paired, Ruling, Target, Verdict
+from runner.records import (
+    Acceptance,
+    Artifact,
+    Baseline,
+    Decision,
+    Device,
+    Measurement,
+    Outcome,
+    Paired,
+    Ruling,
+    Target,
+    Verdict,
+)
 
 DRIFT_LIMIT = 0.03
 """A baseline that moved more than this between before and after makes every result of its device suspect."""
@@ -20,6 +32,26 @@ class Reference:
     variant_id: str
     label: str
     median_ms: float
+    baseline: Baseline | None = None  # of the device that it was measured on
+
+    @classmethod
+    def of(cls, role: str, outcome: Outcome, label: str) -> Reference:
+        """An outcome that was timed, as what others are compared with."""
+        assert outcome.measurement is not None
+        return cls(role, outcome.variant.id, label, stats.median(outcome.measurement.samples_ms), outcome.baseline)
+
+
+def beside(measurement: Measurement, baseline: Baseline | None, reference: Reference | None) -> float:
+    """The median in milliseconds, to compare with the reference's.
+
+    Where the reference was measured on another card, it is what this would be there: each is taken as a share of its own
+    card's baseline, since two cards of a model are never equally fast.
+    """
+    median = stats.median(measurement.samples_ms)
+    theirs = reference.baseline if reference is not None else None
+    if baseline is None or theirs is None or theirs.device.key == baseline.device.key:
+        return median
+    return median * stats.median(theirs.before_ms) / stats.median(baseline.before_ms)
 
 
 def judge(
@@ -31,8 +63,9 @@ def judge(
     flops: float,
     reference: Reference | None,
     own_id: str,
+    baseline: Baseline | None = None,
 ) -> tuple[Verdict, ...]:
-    """Every rule's verdict. `reference` None: nothing to compare with, which `faster` says."""
+    """Every rule's verdict. `reference` None: nothing to compare with, which `faster` says. `baseline` is of the same device."""
     median = stats.median(measurement.samples_ms)
     return (
         _correct(measurement, acceptance),
@@ -40,7 +73,7 @@ def judge(
         _plausible(flops / median / 1e9, measurement.device, dtype),
         _stable(measurement.samples_ms, acceptance),
         _alone(measurement.contended, acceptance),
-        _faster(median, reference, acceptance, own_id),
+        _faster(median, beside(measurement, baseline, reference), reference, acceptance, own_id),
     )
 
 
@@ -109,15 +142,17 @@ def _alone(contended: str | None, acceptance: Acceptance) -> Verdict:
     return Verdict("alone", _ruling(not contended), contended or "nobody else computed on the device while this was timed")
 
 
-def _faster(median: float, reference: Reference | None, acceptance: Acceptance, own_id: str) -> Verdict:
+def _faster(median: float, counts_as: float, reference: Reference | None, acceptance: Acceptance, own_id: str) -> Verdict:
     if reference is None:
         return Verdict("faster", Ruling.NOT_APPLICABLE, "no best yet, and the base was not measured: nothing to compare with")
     if reference.variant_id == own_id:
         return Verdict("faster", Ruling.NOT_APPLICABLE, f"this is the {reference.role} that the others are compared with")
-    speedup = reference.median_ms / median
+    speedup = reference.median_ms / counts_as
     ok = speedup > acceptance.min_speedup
     none_yet = " (no best yet)" if reference.role == "base" else ""
     evidence = f"{speedup:.4f}x the {reference.role}{none_yet}, {median:.4g} against {reference.median_ms:.4g} ms"
+    if counts_as != median:
+        evidence += f" on another card, where it counts as {counts_as:.4g} by the two cards' baselines"
     return Verdict("faster", _ruling(ok), evidence)
 
 

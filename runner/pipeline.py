@@ -1,5 +1,7 @@
 """The order of the stages: build, baseline, base, the others, baseline again, finals.
 
+Devices come and go meanwhile (`fleet.py`): each starts with its baseline, and what was lost with one is measured on another.
+
 Knows no Ray and no MLflow: jobs go to an executor, outcomes leave through a callback as soon as they are known.
 The base is measured first, because `faster` compares with it. On a target where builds disturb timing, nothing is
 timed before the last build is done. What others disturbed is measured once more, after everything else.
@@ -16,10 +18,12 @@ from runner.bench import BaselineJob, BenchJob
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Done, Executor
-from runner.finals import Contenders, baseline_deadline, baseline_job, baselines_again, deadline, device_key, play
+from runner.finals import Contenders, baseline_deadline, baseline_job, baselines_again, deadline, play
+from runner.fleet import Fleet
 from runner.gate import Reference
 from runner.records import TIMED, Allowance, Artifact, Baseline, Device, Measurement, Outcome, Variant
 from runner.settle import Trial
+from runner.siblings import odd
 from runner.sweep import Progress, Result, Sweep
 from runner.targets.base import backend
 
@@ -45,8 +49,9 @@ class _Run:
         self.building: set[str] = set()
         self.compile_seconds: list[float] = []  # of every build that was done
         self.ready: deque[tuple[Variant, Artifact]] = deque()
-        self.idle = list(sweep.devices)
-        self.measuring = 0
+        self.fleet = Fleet(executor)
+        self.timed = False  # whether any variant was begun to be timed
+        self.lost_baselines: Counter[tuple[str, int]] = Counter()
         self.attempts: Counter[str] = Counter()
         self.tried_again: set[tuple[str, str]] = set()  # variant id, and why
         self.deadlines: dict[str, dict[str, float]] = {}  # variant id -> seconds given to its last build and measurement
@@ -59,15 +64,15 @@ class _Run:
             self._take_known()
             self._queue_builds()
             if self.to_build:
-                for device in self.sweep.devices:
-                    self.executor.prepare(device)
+                self.executor.seek(self.sweep.devices)
             self._dispatch()
-            while self.building or self.measuring:
-                self._handle(self.executor.next())
+            while self.to_build or self.building or self.ready or self.fleet.measuring:
+                if (done := self.fleet.next()) is not None:
+                    self._handle(done)
                 self._dispatch()
             if self.result.baselines:
-                baselines_again(self.sweep, self.executor, self.result, self._say)
-                play(self.sweep, self.executor, self.result, self.contenders, self._say)
+                baselines_again(self.sweep, self.fleet, self.result, self._say)
+                play(self.sweep, self.fleet, self.result, self.contenders, self._say)
         except KeyboardInterrupt:
             self.result.interrupted = True
             for variant in self.sweep.variants:
@@ -79,9 +84,10 @@ class _Run:
         for outcome in self.sweep.known.values():
             if outcome.status in TIMED and outcome.artifact and outcome.measurement:
                 self.by_source[outcome.artifact.source_hash] = outcome
-                self.contenders.add(outcome)
                 if self._is_base(outcome.variant):
-                    self._refer_to_base(outcome.measurement)
+                    self._refer_to_base(outcome.measurement, outcome.baseline)
+        for outcome in self.by_source.values():
+            self.contenders.add(outcome, self.result.reference)
 
     def _queue_builds(self) -> None:
         for variant in self.sweep.variants:
@@ -105,16 +111,23 @@ class _Run:
         self._start_builds()
         if self.building and backend(self.sweep.info.target.kind).compiles_disturb_timing:
             return
-        for device in list(self.idle):
+        for device in list(self.fleet.idle):
             if not self.building and not self.ready:
                 return
-            if device_key(device) not in self.result.baselines:
+            if device.key not in self.result.baselines:
                 self._measure(baseline_job(self.sweep, device), baseline_deadline(self.sweep.allowance))
+            elif not self.timed and not self._all_known():
+                return
             elif (chosen := self._next_ready()) is not None:
+                self.timed = True
                 job = BenchJob(*chosen, device, self.sweep.protocol, self.sweep.search, self.sweep.allowance.memory_gb)
                 seconds = deadline(self.result, device, self.sweep.protocol, self.sweep.allowance)
                 self.deadlines.setdefault(job.variant.id, {})["measure"] = seconds
                 self._measure(job, seconds)
+
+    def _all_known(self) -> bool:
+        """Whether every device that is here has its baseline: one that is unlike its siblings is to time nothing."""
+        return all(device.key in self.result.baselines for device in self.fleet.here)
 
     def _next_ready(self) -> tuple[Variant, Artifact] | None:
         """The base before all others; until it is settled, nothing else."""
@@ -126,9 +139,7 @@ class _Run:
         return self.ready.popleft() if self.ready else None
 
     def _measure(self, job: BenchJob | BaselineJob, deadline: float) -> None:
-        self.idle.remove(job.device)
-        self.measuring += 1
-        self.executor.submit(job, deadline)
+        self.fleet.measure(job, deadline)
         self._say(f"timing {self.sweep.baseline_name}" if isinstance(job, BaselineJob) else "timing")
 
     def _handle(self, done: Done) -> None:
@@ -137,8 +148,7 @@ class _Run:
             self._built(done.job.variant, done)
             self._say("building" if self.building else "timing")
             return
-        self.measuring -= 1
-        self.idle.append(done.job.device)
+        self.fleet.free(done.job.device)
         if isinstance(done.job, BenchJob):
             if not backend(self.sweep.info.target.kind).compiles_disturb_timing:
                 self._dispatch()  # the device goes on while this result is judged and recorded
@@ -172,13 +182,24 @@ class _Run:
 
     def _baseline_taken(self, device: Device, done: Done) -> None:
         if done.failure is None:
-            self.result.baselines[device_key(device)] = Baseline(device, self.sweep.baseline_name, done.value)
+            self.result.baselines[device.key] = Baseline(device, self.sweep.baseline_name, done.value)
+            self._leave_out_the_odd()
             return
-        self.idle.remove(device)
-        self.result.notes.append(
-            f"{device.model} {device.index} on {device.host} left out: {self.sweep.baseline_name}: {done.failure.detail}"
-        )
-        if not self.idle and not self.measuring:
+        self.lost_baselines[device.key] += done.failure.kind is FailureKind.LOST
+        if self.lost_baselines[device.key] != 1:
+            self._leave_out(device, f"{self.sweep.baseline_name}: {done.failure.detail}")
+
+    def _leave_out_the_odd(self) -> None:
+        limit = self.sweep.allowance.siblings
+        here = [self.result.baselines[d.key] for d in self.fleet.here if d.key in self.result.baselines]
+        for key, difference in odd(here, limit).items():
+            device = self.result.baselines[key].device
+            than = f"{abs(difference):.1%} {'slower' if difference > 0 else 'faster'} at {self.sweep.baseline_name}"
+            self._leave_out(device, f"{than} than the other {device.model}s, limit {limit:.0%} (measure: siblings)")
+
+    def _leave_out(self, device: Device, why: str) -> None:
+        self.result.notes.append(f"{device} left out: {why}")
+        if not self.fleet.dismiss(device):
             raise InfrastructureLost(self.result.notes[-1])
 
     def _measured(self, job: BenchJob, done: Done) -> None:
@@ -197,12 +218,12 @@ class _Run:
             self.ready.append((variant, artifact))
             return
         if self._is_base(variant):
-            self._refer_to_base(done.value)
-        baseline = self.result.baselines[device_key(job.device)]
+            self._refer_to_base(done.value, self.result.baselines[job.device.key])
+        baseline = self.result.baselines[job.device.key]
         acceptance, flops, reference = self.sweep.info.acceptance, self.sweep.flops, self.result.reference
         outcome = settle.measured(self._trial(variant), artifact, done.value, baseline, acceptance, flops, reference)
         self.by_source[artifact.source_hash] = settle.without_binary(outcome)
-        self.contenders.add(outcome)
+        self.contenders.add(outcome, self.result.reference)
         self._settle(outcome)
         for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):
             self._settle_duplicate(twin, twin_artifact, outcome)
@@ -210,16 +231,16 @@ class _Run:
     def _settle_duplicate(self, variant: Variant, artifact: Artifact, twin: Outcome) -> None:
         outcome = settle.duplicate(self._trial(variant), artifact, twin)
         if self._is_base(variant) and twin.measurement is not None:  # a twin from an earlier sweep
-            self._refer_to_base(twin.measurement)
-            self.contenders.add(outcome)
+            self._refer_to_base(twin.measurement, twin.baseline)
+            self.contenders.add(outcome, self.result.reference)
         self._settle(outcome)
 
-    def _refer_to_base(self, measurement: Measurement) -> None:
+    def _refer_to_base(self, measurement: Measurement, baseline: Baseline | None) -> None:
         """Without a best, the base is what `faster` compares with."""
         if self.result.reference is None:
             base = self.sweep.base
             median = stats.median(measurement.samples_ms)
-            self.result.reference = Reference("base", base.id, base.label(self.sweep.info.swept) or "base", median)
+            self.result.reference = Reference("base", base.id, base.label(self.sweep.info.swept) or "base", median, baseline)
 
     def _again(self, variant: Variant, why: str) -> bool:
         """Whether a variant may be tried again, which it may once for each reason. A kernel's own failure is none."""

@@ -11,7 +11,6 @@ from importlib import metadata
 from pathlib import Path
 
 from kernels.family import Family, code_hash, load_family
-from runner import stats
 from runner.errors import RequestError
 from runner.expand import Expansion, expand
 from runner.gate import Reference, decide, judge
@@ -216,16 +215,15 @@ def _comparable_best(planned: Planned) -> tuple[Best | None, Reference | None]:
     best = planned.best
     if best is None or best.protocol != planned.spec.protocol.key or best.stored.outcome.measurement is None:
         return None, None
-    median = stats.median(best.stored.outcome.measurement.samples_ms)
-    return best, Reference("best", best.variant_id, best.stored.outcome.variant.label(planned.spec.swept), median)
+    outcome = best.stored.outcome
+    return best, Reference.of("best", outcome, outcome.variant.label(planned.spec.swept))
 
 
 def _judged_again(planned: Planned, reference: Reference | None, flops: float) -> dict[str, Outcome]:
     """What is known, under the rules of this sweep's file and against today's reference."""
     base = planned.known.get(planned.expansion.base.id)
     if reference is None and base is not None and base.outcome.measurement is not None:
-        median = stats.median(base.outcome.measurement.samples_ms)
-        reference = Reference("base", base.variant_id, base.outcome.variant.label(planned.spec.swept) or "base", median)
+        reference = Reference.of("base", base.outcome, base.outcome.variant.label(planned.spec.swept) or "base")
     return {variant_id: _judge(stored, planned, reference, flops) for variant_id, stored in planned.known.items()}
 
 
@@ -243,6 +241,7 @@ def _judge(stored: Stored, planned: Planned, reference: Reference | None, flops:
         flops,
         reference,
         variant.id,
+        outcome.baseline,
     )
     decision, reason = decide(verdicts)
     if planned.best is not None and planned.best.run_id == stored.run_id:

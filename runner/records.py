@@ -97,6 +97,15 @@ class Device:
     uuid: str = ""
     peak_tflops: Mapping[str, float] = field(default_factory=dict)  # by dtype; empty: unknown
     bound_tflops: Mapping[str, float] = field(default_factory=dict)  # what none of its kind exceeds, where no peak is known
+    arch: str = ""  # what code for it is generated for; empty: the target's default
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What it is known by within a sweep: its host and its index there."""
+        return self.host, self.index
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.index} on {self.host}"
 
 
 @dataclass(frozen=True)
@@ -175,6 +184,7 @@ class Allowance:
     deadline_s: tuple[float, float] = (60.0, 600.0)  # of a measurement
     compile_deadline_s: tuple[float, float] = (60.0, 300.0)
     memory_gb: float | None = None  # None: a share of what the node has free
+    siblings: float = 0.03  # by how much a card's baseline may differ from that of the others of its model
 
 
 @dataclass(frozen=True)

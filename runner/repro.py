@@ -11,7 +11,7 @@ from runner import stats
 from runner.bench import BenchJob
 from runner.build import BuildJob
 from runner.errors import InfrastructureLost, RequestError
-from runner.executors.base import Done, Executor
+from runner.executors.base import Done, Executor, run_one
 from runner.records import Measurement, Protocol, Status
 from tracking.store import Store, Stored
 
@@ -74,8 +74,7 @@ def _numbers(measurement: Measurement | None) -> str:
 
 
 def _next(executor: Executor, job: BuildJob | BenchJob, deadline: float, what: str, say: Callable[[str], None]) -> Done:
-    executor.submit(job, deadline)
-    done = executor.next()
+    done = run_one(executor, job, deadline)
     printed = done.failure.output if done.failure is not None else done.output
     if printed:
         say(f"--- the {what} printed:\n{printed}\n---")

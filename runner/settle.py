@@ -64,7 +64,8 @@ def measured(
 ) -> Outcome:
     """Judged by every rule."""
     variant = trial.variant
-    verdicts = judge(measurement, artifact, acceptance, variant.target, variant.workload.dtype, flops, reference, variant.id)
+    dtype = variant.workload.dtype
+    verdicts = judge(measurement, artifact, acceptance, variant.target, dtype, flops, reference, variant.id, baseline)
     decision, reason = decide(verdicts)
     return Outcome(
         variant,

@@ -27,7 +27,7 @@ SECTIONS = (
     *("name", "question", "kernel", "workload", "target", "base", "sweep", "configs", "strategy", "where"),
     *("measure", "accept", "on"),
 )
-MEASURE = ("warmup", "repeat", "finals", "deadline", "compile_deadline", "memory_gb")
+MEASURE = ("warmup", "repeat", "finals", "deadline", "compile_deadline", "memory_gb", "siblings")
 ACCEPT = ("max_abs_error", "mma", "min_speedup", "max_spread", "alone")
 MOE = ("batch_size", "seq_len", "top_k", "hidden_size", "intermediate_size")
 
@@ -152,6 +152,7 @@ def _facts(spec: SweepSpec) -> dict[str, Any]:
     measure = {"warmup": spec.protocol.warmup, "repeat": spec.protocol.repeat, "finals": spec.finals}
     allowed = spec.allowance
     may_use = {"deadline": allowed.deadline_s, "compile_deadline": allowed.compile_deadline_s, "memory_gb": allowed.memory_gb}
+    may_use["siblings"] = allowed.siblings
     sweep = {f"sweep of {knob}": values for knob, values in spec.sweep.items()}
     whole = {"configs": spec.listed, "strategy": spec.strategy, "where": spec.where, "name": spec.name, "question": spec.question}
     return {**spec.workload.shape, "dtype": spec.workload.dtype, **spec.base, **sweep, **measure, **may_use, **accept, **whole}
@@ -242,10 +243,11 @@ class _Reader:
 
     def allowance(self, measure: dict[str, Node]) -> Allowance:
         default = Allowance()
-        memory = measure.get("memory_gb")
+        memory, siblings = measure.get("memory_gb"), measure.get("siblings")
         return Allowance(
             deadline_s=self.span(measure.get("deadline"), "deadline", default.deadline_s),
             compile_deadline_s=self.span(measure.get("compile_deadline"), "compile_deadline", default.compile_deadline_s),
+            siblings=siblings.number("siblings", 0, above=True) if siblings else default.siblings,
             memory_gb=None if memory is None or memory.value is None else memory.number("memory_gb", 0, above=True),
         )
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from runner import stats
 from runner.errors import InfrastructureLost
 from runner.executors.base import Executor
-from runner.finals import device_key
-from runner.gate import DRIFT_LIMIT, Reference, decide, judge_pair
+from runner.gate import DRIFT_LIMIT, Reference, beside, decide, judge_pair
 from runner.interrupt import interrupt
 from runner.pipeline import run
 from runner.records import TIMED, Decision, Outcome, RankedRow
@@ -137,11 +136,12 @@ def _place(row: RankedRow, reference: Reference | None) -> tuple[bool, float]:
     """What to sort by: finalists that beat the reference by their paired speedup, then all others by milliseconds.
 
     Medians that were taken minutes apart, on a card that was warmer or cooler meanwhile, put nobody before a speedup that
-    was measured side by side. A finalist that lost has the milliseconds of the reference over its speedup.
+    was measured side by side. A finalist that lost has the milliseconds of the reference over its speedup; one that another
+    card measured has those that it counts as beside the reference.
     """
     assert row.outcome.measurement is not None
     if row.paired is None or reference is None:
-        return True, stats.median(row.outcome.measurement.samples_ms)
+        return True, beside(row.outcome.measurement, row.outcome.baseline, reference)
     if row.paired.speedup > 1:
         return False, -row.paired.speedup
     return True, reference.median_ms / row.paired.speedup
@@ -161,7 +161,7 @@ def _amend(
         if outcome.measurement is None:
             continue
         paired = result.finals.get(variant_id)
-        drift = None if variant_id in sweep.known else drifts.get(device_key(outcome.measurement.device))
+        drift = None if variant_id in sweep.known else drifts.get(outcome.measurement.device.key)
         if drift is not None and abs(drift) <= DRIFT_LIMIT:
             drift = None
         if paired is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.build import BuildJob
-from runner.errors import JobFailed
-from runner.executors.base import Done, Job
+from runner.errors import FailureKind, InfrastructureLost, JobFailed
+from runner.executors.base import Arrived, Done, Job, Left
 from runner.records import Artifact, Check, Device, Measurement, Paired, TargetKind, Variant
 
 End = float | JobFailed | BaseException
@@ -33,9 +33,6 @@ class FakeExecutor:
     Jobs end in the order they were submitted, or with `seed` in any.
     """
 
-    def prepare(self, device: Device) -> None:
-        pass
-
     def __init__(
         self,
         fates: Mapping[str, Fate],
@@ -48,12 +45,28 @@ class FakeExecutor:
         self.ended: list[str] = []
         self.deadlines: list[float] = []
         self.room = 1_000  # builds that it takes at a time
+        self.come_back = True  # devices that were lost
+        self.joins: list[tuple[int, Device]] = []  # devices that come only after so many jobs have ended
         self.closed = False
         self._running: deque[Job] = deque()
+        self._sought: deque[Device] = deque()
+        self._here: list[Device] = []
+        self._dismissed: list[Device] = []
+        self._events: deque[Done] = deque()
         self._order = random.Random(seed) if seed is not None else None
 
     def devices(self, kind: TargetKind) -> tuple[Device, ...]:
         return ()
+
+    def seek(self, devices: Sequence[Device]) -> None:
+        self._sought.extend(devices)
+
+    def dismiss(self, device: Device) -> bool:
+        self._dismissed.append(device)
+        for devices in (self._here, self._sought):
+            if device in devices:
+                devices.remove(device)
+        return bool(self._here or self._sought)
 
     def submit(self, job: Job, deadline: float) -> None:
         self.log.append(self._describe(job))
@@ -63,14 +76,31 @@ class FakeExecutor:
     def builders(self) -> int:
         return self.room
 
-    def next(self) -> Done:
+    def next(self) -> Done | Arrived | Left:
+        """Devices that were asked for come first. One that is lost goes with its job, and is back before the next one ends."""
+        joined = (device for after, device in self.joins if after <= len(self.ended))
+        self._sought.extend(device for device in joined if device not in self._dismissed)
+        self.joins = [(after, device) for after, device in self.joins if after > len(self.ended)]
+        if self._events:
+            return self._events.popleft()
+        if self._sought:
+            self._here.append(self._sought.popleft())
+            return Arrived(self._here[-1])
+        if not self._running:
+            raise InfrastructureLost("no device is left to measure on")
         if self._order is not None:
             self._running.rotate(self._order.randrange(len(self._running)))
         job = self._running.popleft()
         self.ended.append(self._describe(job))
         end = self._end(job)
         if isinstance(end, JobFailed):
-            return Done(job, failure=end, output="what it printed")
+            failed = Done(job, failure=end, output="what it printed")
+            if end.kind is not FailureKind.LOST or isinstance(job, BuildJob):
+                return failed
+            self._here.remove(job.device)
+            self._sought.extend([job.device] * self.come_back)
+            self._events.append(failed)
+            return Left(job.device)
         if isinstance(end, BaseException):
             raise end
         return Done(job, self._value(job, end), output="what it printed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +15,21 @@ from runner.executors.base import Executor
 from runner.executors.inline import InlineExecutor
 from runner.gate import Reference
 from runner.pipeline import run
-from runner.records import Acceptance, Artifact, Decision, Device, Outcome, Protocol, Ruling, Status, SweepInfo, Target, Variant
+from runner.records import (
+    Acceptance,
+    Allowance,
+    Artifact,
+    Baseline,
+    Decision,
+    Device,
+    Outcome,
+    Protocol,
+    Ruling,
+    Status,
+    SweepInfo,
+    Target,
+    Variant,
+)
 from runner.submit import report_of
 from runner.sweep import Progress, Result, Sweep
 from runner.targets.base import backend
@@ -94,10 +109,13 @@ def play(
     devices: int = 1,
     baselines: Mapping[int, list[End]] | None = None,
     seed: int | None = None,
+    joins: tuple[tuple[int, Device], ...] = (),
+    come_back: bool = True,
     **changes: Any,
 ) -> Ran:
     """Runs a sweep of the variants that `fates` names, the first of them the base."""
     executor = FakeExecutor(fates, name_of, baselines, seed)
+    executor.joins, executor.come_back = list(joins), come_back
     ran = Ran(executor)
 
     def emit(outcome: Outcome) -> None:
@@ -124,7 +142,8 @@ def fates(**times: float) -> dict[str, Fate]:
 def known(name: str, source: str = "", ms: float = 1.0, **changes: Any) -> Outcome:
     """An outcome of an earlier sweep."""
     artifact = replace(outcomes.artifact(of(name)), source_hash=source or name, blob=b"")
-    found = outcomes.outcome(variant=of(name), artifact=artifact, measurement=outcomes.measurement(ms))
+    baseline = Baseline(device(0), "torch.mm", (1.0,))
+    found = outcomes.outcome(variant=of(name), artifact=artifact, measurement=outcomes.measurement(ms), baseline=baseline)
     return replace(found, **changes)
 
 
@@ -148,7 +167,10 @@ class TestOrder:
 
     @pytest.mark.parametrize("seed", range(4))
     def test_every_device_has_a_baseline_of_its_own(self, seed: int) -> None:
-        ran = play(fates(**{f"v{i}": 1.0 for i in range(6)}), devices=2, seed=seed, baselines={0: [1.0], 1: [4.0]})
+        unlike = Allowance(siblings=9.0)
+        ran = play(
+            fates(**{f"v{i}": 1.0 for i in range(6)}), devices=2, seed=seed, baselines={0: [1.0], 1: [4.0]}, allowance=unlike
+        )
         assert set(ran.result.baselines) == {("node", 0), ("node", 1)}
         for outcome in ran.outcomes.values():
             assert outcome.baseline and outcome.measurement and outcome.baseline.device == outcome.measurement.device
@@ -254,6 +276,60 @@ class TestFailures:
         ran = play(fates(base=1.0, a=1.0), baselines={0: [1.0, CRASH]})
         assert set(ran.statuses().values()) == {"measured"}
         assert ran.result.baselines["node", 0].after_ms == () and "after the sweep failed" in ran.result.notes[0]
+
+
+class TestCards:
+    """Several of one model in one sweep."""
+
+    def test_each_variant_is_compared_by_its_own_cards_baseline(self) -> None:
+        """The second card is half as fast at everything: what takes 2 ms there is as fast as 1 ms on the first."""
+        on = {f"v{i}": Fate(f"v{i}") for i in range(6)}
+        ran = play(on, devices=2, baselines={0: [1.0], 1: [2.0]}, allowance=Allowance(siblings=9.0))
+        reference = ran.result.reference
+        assert reference and reference.baseline and reference.baseline.device.index == 0
+        elsewhere = [o for o in ran.outcomes.values() if o.measurement and o.measurement.device.index == 1]
+        assert elsewhere and all("2.0000x the base" in o.reason and "counts as 0.5" in o.reason for o in elsewhere)
+        rows = report_of(make_sweep(tuple(of(n) for n in on), (device(0),)), {o.variant.id: o for o in ran.outcomes.values()},
+                         {o.variant.id: "r" for o in ran.outcomes.values()}, ran.result, {}).rows  # fmt: skip
+        assert {r.outcome.variant.id for r in rows[: len(elsewhere)]} == {o.variant.id for o in elsewhere}
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_one_that_is_unlike_the_others_measures_nothing(self, seed: int) -> None:
+        ran = play(fates(**{f"v{i}": 1.0 for i in range(6)}), devices=3, seed=seed, baselines={0: [1.0], 1: [1.05], 2: [1.01]})
+        used = {o.measurement.device.index for o in ran.outcomes.values() if o.measurement}
+        assert used == {0, 2}
+        (note,) = (n for n in ran.result.notes if "left out" in n)
+        assert re.match(r"NVIDIA H200 1 on node left out: [45].0% slower at torch.mm than the other NVIDIA H200s", note)
+
+    def test_of_two_the_faster_one_is_believed(self) -> None:
+        ran = play(fates(**{f"v{i}": 1.0 for i in range(4)}), devices=2, baselines={0: [1.1], 1: [1.0]})
+        assert {o.measurement.device.index for o in ran.outcomes.values() if o.measurement} == {1}
+
+    def test_what_was_lost_with_one_is_measured_on_another(self) -> None:
+        ran = play({**fates(base=1.0, b=1.0), "a": Fate("a", benches=[LOST, 1.0])}, devices=2, come_back=False)
+        assert set(ran.statuses().values()) == {"measured"}
+        where = [line.split()[-1] for line in ran.executor.log if line.startswith("bench a")]
+        assert sorted(where) == ["0", "1"]
+        assert any("went before the end" in note for note in ran.result.notes)
+
+    def test_without_any_left_the_sweep_ends(self) -> None:
+        with pytest.raises(InfrastructureLost, match="no device is left"):
+            play({**fates(base=1.0, b=1.0), "a": Fate("a", benches=[LOST])}, come_back=False)
+
+    def test_one_that_joins_later_starts_with_its_baseline_and_takes_its_share(self) -> None:
+        ran = play(fates(**{f"v{i}": 1.0 for i in range(12)}), joins=((14, device(1)),))
+        log = ran.executor.log
+        on_it = [line for line in log if line.endswith("on 1")]
+        assert on_it[0] == "baseline on 1" and len(on_it) > 2 and on_it[-1] == "baseline on 1"
+
+    def test_a_device_whose_baseline_is_lost_again_and_again_is_left_out(self) -> None:
+        ran = play(fates(base=1.0, a=1.0), devices=2, baselines={1: [LOST]})
+        assert set(ran.statuses().values()) == {"measured"}
+        assert ran.executor.log.count("baseline on 1") == 2 and any("left out" in note for note in ran.result.notes)
+
+    def test_finals_go_on_when_their_device_is_lost(self) -> None:
+        ran = play({**fates(base=2.0), "a": Fate("a", benches=[1.0, LOST, 1.0])}, finals=1)
+        assert of("a").id in ran.result.finals
 
 
 class TestDuplicates:

@@ -18,7 +18,6 @@ from runner import stats
 from runner.compare import Comparison
 from runner.evaluate import Row
 from runner.executors.jobs import Job
-from runner.finals import device_key
 from runner.gate import DRIFT_LIMIT
 from runner.planning import Asked, Planned
 from runner.records import Artifact, Baseline, Outcome, RankedRow, to_dict
@@ -358,7 +357,7 @@ def verdicts(outcome: Outcome) -> Table:
 
 
 def _baseline_line(baseline: Baseline, found: Report) -> str:
-    drift = found.drifts.get(device_key(baseline.device))
+    drift = found.drifts.get(baseline.device.key)
     said = f"{baseline.name} on {baseline.device.model}: {stats.median(baseline.before_ms):.4g} ms"
     if drift is None:
         return said

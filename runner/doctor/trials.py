@@ -66,6 +66,7 @@ def kernel(
     from kernels.family import code_hash, defaults, load_family
     from runner.bench import BenchJob
     from runner.build import BuildJob
+    from runner.executors.base import run_one
 
     family, cpu = load_family("gemm"), kind == "cpu"
     workload = Workload(family.name, dict.fromkeys(family.dims, 64), "float32" if cpu else "float16")
@@ -74,14 +75,12 @@ def kernel(
     toolchain = {"tilelang": metadata.version("tilelang")}
     variant = Variant(workload, {**defaults(family.knobs, kind), **tile}, target, code_hash(family), toolchain, protocol.key)
     what, started = f"a gemm of 64x64x64 {workload.dtype}", time.monotonic()
-    executor.submit(BuildJob(variant), PATIENCE)
-    done = executor.next()
+    done = run_one(executor, BuildJob(variant), PATIENCE)
     if done.failure is not None:
         return Finding(f"{kind} target", "fault", f"{what} cannot be built: {said(done.failure)}", remedy)
     if device is None:
         return Finding(f"{kind} target", "ok", f"{what} built for {target.arch} in {time.monotonic() - started:.1f} s")
-    executor.submit(BenchJob(variant, done.value, device, protocol), PATIENCE)
-    done = executor.next()
+    done = run_one(executor, BenchJob(variant, done.value, device, protocol), PATIENCE)
     if done.failure is not None:
         text = f"{what} was built, and cannot run on {device.model}: {said(done.failure)}"
         return Finding(f"{kind} target", "fault", text, "see that the driver, torch and TileLang are made for each other")

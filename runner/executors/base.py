@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -31,26 +32,57 @@ class Done:
     output: str = ""
 
 
+@dataclass(frozen=True)
+class Arrived:
+    """A device that was asked for can be measured on from now on."""
+
+    device: Device
+
+
+@dataclass(frozen=True)
+class Left:
+    """A device cannot be measured on any more: it was lost, or others wait for it. Told before the end of the job that it had."""
+
+    device: Device
+
+
 class Executor(Protocol):
     """Runs jobs: builds on any CPUs, everything else on the device that the job names, one at a time there."""
 
     def devices(self, kind: TargetKind) -> tuple[Device, ...]:
-        """The devices of a kind that this executor can measure on."""
+        """The devices of a kind that this executor could measure on."""
+
+    def seek(self, devices: Sequence[Device]) -> None:
+        """Ask for devices of one model; each is told of by `next` when it can be measured on.
+
+        One that is lost, or others of the model that join later, are asked for without another word.
+        """
+
+    def dismiss(self, device: Device) -> bool:
+        """Use a device no more in this sweep, also if it comes back. Whether others are here, or may come."""
 
     def submit(self, job: Job, deadline: float) -> None:
         """Start a job as soon as there is room. `deadline` (seconds) counts from its own start."""
 
-    def prepare(self, device: Device) -> None:
-        """Begin to set up what measures on a device, beside whatever runs: the first job there then waits for less."""
-
     def builders(self) -> int:
         """How many builds are worth having submitted at a time: those that can run, and some that wait for them."""
 
-    def next(self) -> Done:
-        """Wait for the next job to end, in whatever order they do."""
+    def next(self) -> Done | Arrived | Left:
+        """Wait for the next job to end, in whatever order they do, or for a device to come or go.
+
+        Raises InfrastructureLost where there is nothing left to wait for.
+        """
 
     def close(self) -> None:
         """Stop everything that runs, and free what is held."""
+
+
+def run_one(executor: Executor, job: Job, deadline: float) -> Done:
+    """Start a job and wait for it, while nothing else runs."""
+    executor.submit(job, deadline)
+    while not isinstance(event := executor.next(), Done):
+        pass
+    return event
 
 
 def run_build(child: Child, job: BuildJob, deadline: float) -> Done:

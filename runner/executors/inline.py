@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from runner.build import BuildJob
-from runner.executors.base import Done, Job, build_child, measure_child, run_build, run_measure
+from runner.errors import InfrastructureLost
+from runner.executors.base import Arrived, Done, Job, Left, build_child, measure_child, run_build, run_measure
 from runner.interrupt import interrupt
 from runner.records import Device, TargetKind
 from runner.targets.base import backend
@@ -16,6 +18,8 @@ class InlineExecutor:
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Job, float]] = deque()
+        self._sought: deque[Device] = deque()
+        self._here: list[Device] = []
         self._builder = build_child()
         self._measurers = {}  # type: ignore[var-annotated]
 
@@ -25,13 +29,22 @@ class InlineExecutor:
     def submit(self, job: Job, deadline: float) -> None:
         self._waiting.append((job, deadline))
 
-    def prepare(self, device: Device) -> None:
-        pass
+    def seek(self, devices: Sequence[Device]) -> None:
+        self._sought.extend(devices)
+
+    def dismiss(self, device: Device) -> bool:
+        self._here.remove(device)
+        return bool(self._here or self._sought)
 
     def builders(self) -> int:
         return 1
 
-    def next(self) -> Done:
+    def next(self) -> Done | Arrived | Left:
+        if self._sought:
+            self._here.append(self._sought.popleft())
+            return Arrived(self._here[-1])
+        if not self._waiting:
+            raise InfrastructureLost("no device is left to measure on")
         job, deadline = self._waiting.popleft()
         with interrupt.let_through():
             return self._run(job, deadline)

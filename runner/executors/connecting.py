@@ -1,0 +1,116 @@
+"""A connection to Ray: to a cluster's, or to one of our own that ends with this process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from typing import Any
+
+import ray
+
+from runner.artifacts import environment
+from runner.errors import InfrastructureLost
+from runner.process import forkserver
+from runner.records import TargetKind
+from runner.targets.base import BACKENDS, backend
+
+ANSWER = 3.0  # seconds that a process of Ray's may take to answer
+PATIENCE = 3  # looks in a row without an answer
+
+
+def connect(address: str | None) -> None:
+    """To the Ray at `host:port`; None starts one. Raises InfrastructureLost."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the future default, chosen now: no warning
+    where = address or "this machine"
+    if address:
+        demand_answer(address)
+    _hush()
+    terminate = signal.getsignal(signal.SIGTERM)
+    try:
+        with contextlib.nullcontext() if address else environment(_ours()):
+            ray.init(
+                **({"address": address} if address else _own_ray()),
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
+    except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
+        raise InfrastructureLost(f"no Ray at {where}: {' '.join(str(error).split())[:400]}") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)  # Ray takes it for itself
+
+
+class Vital:
+    """What this process depends on: the cluster's head, and this machine's own part of Ray.
+
+    Ray does not say itself for a minute that one of them is gone, and then ends the process.
+    """
+
+    def __init__(self) -> None:
+        context = ray.get_runtime_context()
+        host, _, port = context.gcs_address.rpartition(":")
+        own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+        self._parts = (
+            ("head", host.strip("[]"), int(port)),
+            ("raylet", own["NodeManagerAddress"], own["NodeManagerPort"]),
+        )
+        self._unanswered = 0
+
+    def demand(self) -> None:
+        """Raises InfrastructureLost when one of them refuses us, or is silent again and again."""
+        for what, host, port in self._parts:
+            try:
+                socket.create_connection((host, port), timeout=ANSWER).close()
+            except ConnectionRefusedError as error:
+                raise InfrastructureLost(f"Ray's {what} at {host}:{port} is gone") from error
+            except OSError as error:
+                self._unanswered += 1
+                if self._unanswered >= PATIENCE:
+                    raise InfrastructureLost(f"Ray's {what} at {host}:{port} does not answer: {error}") from error
+                return
+        self._unanswered = 0
+
+
+def is_accelerator(kind: TargetKind) -> bool:
+    return backend(kind).torch_device != "cpu"
+
+
+def _own_ray() -> dict[str, Any]:
+    """A Ray that ends with this process. It is told of the cards, so that it need not have MetaX's library to see them."""
+    cards = max(len(backend(kind).devices()) for kind in BACKENDS if is_accelerator(backend(kind).kind))
+    return {
+        "address": "local",
+        "num_gpus": cards,
+        "include_dashboard": False,
+        "object_store_memory": 256 << 20,  # artifacts are tens of kilobytes
+    }
+
+
+def _ours() -> dict[str, str]:
+    """What the workers of a Ray of our own inherit while it starts: where our modules are, and who forks their children.
+
+    A runtime environment would say so too, but then the workers that Ray starts ahead are none that it can use.
+    """
+    return {"PYTHONPATH": forkserver.python_path(), forkserver.ADDRESS: forkserver.start()}
+
+
+def demand_answer(address: str) -> None:
+    """Raises InfrastructureLost when nobody listens at `host:port`: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto" or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host or "127.0.0.1", int(port)), timeout=5).close()
+    except OSError as error:
+        raise InfrastructureLost(f"no Ray at {address}: {error.strerror or error} (start one with `ray start --head`)") from error
+
+
+def _hush() -> None:
+    """Keep the pages that Ray prints on the driver's terminal for each worker that died off it: we say so in a line."""
+    worker: Any = getattr(ray._private, "worker", None)
+    if hasattr(worker, "listen_error_messages"):
+        worker.listen_error_messages = lambda *_: None
