@@ -14,7 +14,7 @@ from runner.errors import nearest
 from runner.records import TargetKind
 from runner.yaml_lines import Node, load, written
 
-ON_TARGET = ("workload", "base", "sweep", "configs", "where", "measure", "accept")
+ON_TARGET = ("workload", "devices", "base", "sweep", "configs", "where", "measure", "accept")
 """Sections that a target may change."""
 
 SETTABLE = ("name", "question", "strategy", *ON_TARGET)

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from kernels.family import Family, code_hash, load_family
-from runner.errors import RequestError
+from runner.errors import RequestError, nearest
 from runner.expand import Expansion, expand
 from runner.gate import Reference, decide, judge
 from runner.prune import prune
@@ -24,6 +24,12 @@ from tracking.store import Store, Stored
 
 COMMIT = "SWEEP_RUNNER_COMMIT"
 """Environment variable of a job on a cluster: the commit that it was submitted from."""
+
+EACH = "all"
+"""What a file says of its devices to have each model measured in a sweep of its own."""
+
+SOMEWHERE = "a device of the cluster"
+"""The model of a device that only the cluster knows."""
 
 Find = Callable[[TargetKind], tuple[Device, ...]]
 """Where devices of a kind are looked for: this machine, or a cluster."""
@@ -43,6 +49,7 @@ class Asked:
     fresh: bool
     again: SweepInfo | None
     id: str | None  # where one was given to it already
+    more: tuple[str, ...]  # other models of devices that the file wants a sweep of its own on
 
     def demand_device(self) -> None:
         """Raises RequestError where there is no device to measure on."""
@@ -74,10 +81,11 @@ def read(
     fresh: bool = False,
     again: SweepInfo | None = None,
     id: str | None = None,
+    model: str | None = None,
 ) -> Asked:
     """Read, expand and prune. `fresh` takes nothing over from earlier sweeps; the text of one that is taken up `again` is read.
 
-    Raises SpecError or RequestError for what cannot be done as written.
+    `model` is one of several that the file wants to run on. Raises SpecError or RequestError for what cannot be done as written.
     """
     said: list[str] = []
 
@@ -86,17 +94,20 @@ def read(
 
     spec = load_spec(path, choose, load_family, settings, again.text if again else None)
     family = load_family(spec.family)
-    devices, left_out = _one_model(find(spec.kind))
-    resolved = backend(spec.kind).target(spec.arch)
+    devices, others = _one_model(find(spec.kind), model or ("" if spec.devices == EACH else spec.devices))
+    resolved = backend(spec.kind).target(spec.arch or (devices[0].arch or None if devices else None))
     expansion = expand(spec, family, resolved, code_hash(family), {"tilelang": metadata.version("tilelang")})
     pruned = prune(expansion, family, backend(spec.kind).limits(resolved))
+    each = spec.devices == EACH
+    left_out = [f"left out, being another model than {devices[0].model}: {other}" for other in others if not each]
     notes = (*said, *left_out, *spec.notes)
-    return Asked(spec, family, expansion, pruned, devices, notes, tuple(settings), fresh, again, again.id if again else id)
+    more = others if each and model is None else ()
+    return Asked(spec, family, expansion, pruned, devices, notes, tuple(settings), fresh, again, again.id if again else id, more)
 
 
 def read_again(info: SweepInfo, find: Find) -> Asked:
     """What a sweep asked for that was started before: the same text, target and settings."""
-    return read(info.file, info.target.kind, info.settings, find, info.fresh, info)
+    return read(info.file, info.target.kind, info.settings, find, info.fresh, info, model=info.device.model)
 
 
 def plan(asked: Asked, store: Store) -> Planned:
@@ -203,11 +214,16 @@ def _choose(asked: str, find: Find, said: list[str]) -> TargetKind:
     raise RequestError("target auto: no device of any kind was found")
 
 
-def _one_model(devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """Results of different models are never ranked together, so a sweep runs on one: the first."""
-    chosen = tuple(d for d in devices if d.model == devices[0].model)
-    others = sorted({d.model for d in devices} - {d.model for d in chosen})
-    return chosen, tuple(f"left out, being another model than {chosen[0].model}: {model}" for model in others)
+def _one_model(devices: tuple[Device, ...], wanted: str) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """Results of different models are never ranked together, so a sweep runs on one: the first, or that which is wanted.
+
+    Then the other models that there are. Raises RequestError where there is none like that.
+    """
+    models = list(dict.fromkeys(d.model for d in devices))
+    if wanted and models and wanted not in models and models != [SOMEWHERE]:
+        raise RequestError(f"devices: there is no {wanted} here: {nearest(wanted, models)}")
+    chosen = wanted or (models[0] if models else "")
+    return tuple(d for d in devices if d.model in (chosen, SOMEWHERE)), tuple(m for m in models if m != chosen)
 
 
 def _comparable_best(planned: Planned) -> tuple[Best | None, Reference | None]:

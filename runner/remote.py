@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from runner.errors import RequestError
 from runner.executors.jobs import Jobs
 from runner.paths import STATE_VARIABLE
-from runner.planning import COMMIT, Asked, git_commit, new_id, read
+from runner.planning import COMMIT, SOMEWHERE, Asked, git_commit, new_id, read
 from runner.records import Device, TargetKind
 from tracking.connection import is_server, without_password
 
@@ -51,4 +51,4 @@ def demand_server(uri: str) -> None:
 
 def _somewhere(kind: TargetKind) -> tuple[Device, ...]:
     """Only the cluster knows its devices: here a file is checked as if it had one of each kind."""
-    return (Device(kind, "a device of the cluster"),)
+    return (Device(kind, SOMEWHERE),)

@@ -14,5 +14,7 @@ def odd(baselines: Iterable[Baseline], limit: float) -> dict[tuple[str, int], fl
     Compared with the median of all, and of two with the faster one: what slows a card down is the likelier fault.
     """
     medians = {b.device.key: stats.median(b.before_ms) for b in baselines}
+    if not medians:
+        return {}  # the only one went with the end of its baseline
     usual = sorted(medians.values())[(len(medians) - 1) // 2]
     return {key: found / usual - 1 for key, found in medians.items() if abs(found / usual - 1) > limit}

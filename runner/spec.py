@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Strategy = Literal["grid", "one_at_a_time", "list"]
 
 SECTIONS = (
-    *("name", "question", "kernel", "workload", "target", "base", "sweep", "configs", "strategy", "where"),
+    *("name", "question", "kernel", "workload", "target", "devices", "base", "sweep", "configs", "strategy", "where"),
     *("measure", "accept", "on"),
 )
 MEASURE = ("warmup", "repeat", "finals", "deadline", "compile_deadline", "memory_gb", "siblings")
@@ -41,6 +41,7 @@ class SweepSpec:
     family: str  # as written in `kernel:`
     workload: Workload
     kind: TargetKind
+    devices: str  # the model to run on, "all" for each that there is; empty: the first
     arch: str | None  # from `target: cuda/sm_90a`; None: the device's own
     base: Config
     sweep: dict[str, tuple[Value, ...]]  # strategies grid and one_at_a_time
@@ -154,7 +155,14 @@ def _facts(spec: SweepSpec) -> dict[str, Any]:
     may_use = {"deadline": allowed.deadline_s, "compile_deadline": allowed.compile_deadline_s, "memory_gb": allowed.memory_gb}
     may_use["siblings"] = allowed.siblings
     sweep = {f"sweep of {knob}": values for knob, values in spec.sweep.items()}
-    whole = {"configs": spec.listed, "strategy": spec.strategy, "where": spec.where, "name": spec.name, "question": spec.question}
+    whole = {
+        "devices": spec.devices or None,
+        "configs": spec.listed,
+        "strategy": spec.strategy,
+        "where": spec.where,
+        "name": spec.name,
+        "question": spec.question,
+    }
     return {**spec.workload.shape, "dtype": spec.workload.dtype, **spec.base, **sweep, **measure, **may_use, **accept, **whole}
 
 
@@ -182,6 +190,7 @@ class _Reader:
             family=self.kernel,
             workload=self.workload(_required(root, "workload", "workload: {M: 512, N: 512, K: 512, dtype: float16}")),
             kind=self.kind,
+            devices=keys["devices"].text("devices") if "devices" in keys else "",
             arch=arch,
             base=self.knobs.base(keys.get("base", nothing)),
             sweep=self.knobs.sweep(keys.get("sweep", nothing)),

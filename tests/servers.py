@@ -1,4 +1,4 @@
-"""Real MLflow servers, on the loopback interface only, each on a free port and a store of its own."""
+"""Real MLflow servers, on the loopback interface unless told otherwise, each on a free port and a store of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def running(folder: Path, *arguments: str, command: str = "server", **environmen
 def _started(folder: Path, command: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Iterator[Server]:
     port = free_port()
     settings = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    settings |= {"MLFLOW_PORT": str(port), "MLFLOW_HOST": "127.0.0.1", "MLFLOW_WORKERS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    host = environment.get("MLFLOW_HOST", "127.0.0.1")
+    settings |= {"MLFLOW_PORT": str(port), "MLFLOW_HOST": host, "MLFLOW_WORKERS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
     settings["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # else seven more processes start, for what is not used here
     log = folder / "server.log"
     with log.open("wb") as output:
@@ -65,7 +66,7 @@ def _started(folder: Path, command: str, arguments: Sequence[str], environment: 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    server = Server(f"http://127.0.0.1:{port}", process, log)
+    server = Server(f"http://{host}:{port}", process, log)
     try:
         _await(server)
         yield server

@@ -18,6 +18,9 @@ from tests.broken_families import RIGHT_CODE, Negation
 SIGNS = "SLEEPER_SIGNS"
 """The environment variable with the folder for signs."""
 
+BASELINE_MS = "SLEEPER_BASELINE_MS"
+"""The environment variable with how much longer the baseline takes on a machine."""
+
 CODE = f"""{RIGHT_CODE}
   extern int usleep(unsigned); extern int unlink(const char*);
   FILE* alone = fopen("%(folder)s/timing", "wx");
@@ -40,6 +43,11 @@ class Sleeper(Negation):
 
     def body(self, config: Mapping[str, Value]) -> str:
         return CODE % {"folder": os.environ[SIGNS], "ms": config["ms"]} + f"  /* {config['number']} */"
+
+    def baseline(self, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+        """As fast as the machine is said to be."""
+        time.sleep(float(os.environ.get(BASELINE_MS, "0")) / 1e3)
+        super().baseline(inputs, out)
 
     def program(self, workload: Workload, config: Mapping[str, Value], target: Target) -> Any:
         from tilelang import env

@@ -19,51 +19,66 @@ from runner.submit import submit as run_sweep
 from tracking.recorder import replay_all
 from tracking.store import Store
 
-Ask = Callable[[Find, Callable[[], Store]], Asked]
-"""Reads what is asked for, given where devices are looked for and what opens the store. Refuses what cannot be done."""
+Ask = Callable[[Find, Callable[[], Store], str | None], Asked]
+"""Reads what is asked for, given where devices are looked for, what opens the store, and a model of device where there are
+several to run on. Refuses what cannot be done."""
 
 
 def run(address: str | None, ask: Ask) -> None:
     """Measure what is missing of what `ask` reads, show what came of it. Ends the process with its exit code."""
     console = render.console()
     with interrupt.handled():
-        report, where = _measured(address, ask, console)
-        render.show([*render.report(report, report.sweep.flops), *where])
-    if report.interrupted or interrupt.asked:
+        reports = _measured(address, ask, console)
+    if interrupt.asked or any(report.interrupted for report in reports):
         raise SystemExit(INTERRUPTED)
-    if not report.rows:
+    if not any(report.rows for report in reports):
         raise RunnerError("nothing could be measured")
 
 
-def _measured(address: str | None, ask: Ask, console: Console) -> tuple[Report, list[str]]:
-    """The report of what is asked for, once it is measured, and where MLflow shows it."""
+def _measured(address: str | None, ask: Ask, console: Console) -> list[Report]:
+    """The reports of what is asked for, which are shown: one, or one for each model of device."""
     opened = cache(Store)
     with Starting(address) as ray:
-        asked = ask(ray.executor().devices if address else local_devices, opened)
-        asked.demand_device()
-        if asked.id and not asked.again:
-            demand_server(opened().uri)
-        for line in render.header(asked):
-            console.print(line, markup=False, soft_wrap=True)
-        ray.expect()
-        store = opened()
-        if store.is_new:
-            ray.begin()  # beside making the store, since nothing can be known
-        for late in replay_all(store):
-            console.print(render.replayed(late), markup=False, soft_wrap=True)
-        planned = plan(asked, store)
-        sweep = sweep_of(planned, store)
-        runs = {k: v.run_id for k, v in planned.known.items()}
-        for line in render.best_so_far(planned):
-            console.print(line, markup=False, soft_wrap=True)
-        if not planned.missing and planned.again is None:
-            console.print("everything is measured already: nothing was started (--fresh measures again)")
-            report = taken_over(sweep, runs)
-        else:
-            store.check()
-            with watching(console, sweep) as watcher:
-                report = run_sweep(sweep, store, runs, ray.executor(), watcher.watch, watcher.tell, watcher.say)
-    return report, _where(store, report)
+
+        def look_up(model: str | None) -> Asked:
+            return ask(ray.executor().devices if address else local_devices, opened, model)
+
+        asked = look_up(None)
+        reports = [_one(asked, opened, ray, console)]
+        for model in asked.more:
+            if not interrupt.asked:
+                console.print()
+                reports.append(_one(look_up(model), opened, ray, console))
+    return reports
+
+
+def _one(asked: Asked, opened: Callable[[], Store], ray: Starting, console: Console) -> Report:
+    """Measure what is missing of one sweep, and show it."""
+    asked.demand_device()
+    if asked.id and not asked.again:
+        demand_server(opened().uri)
+    for line in render.header(asked):
+        console.print(line, markup=False, soft_wrap=True)
+    ray.expect()
+    store = opened()
+    if store.is_new:
+        ray.begin()  # beside making the store, since nothing can be known
+    for late in replay_all(store):
+        console.print(render.replayed(late), markup=False, soft_wrap=True)
+    planned = plan(asked, store)
+    sweep = sweep_of(planned, store)
+    runs = {k: v.run_id for k, v in planned.known.items()}
+    for line in render.best_so_far(planned):
+        console.print(line, markup=False, soft_wrap=True)
+    if not planned.missing and planned.again is None:
+        console.print("everything is measured already: nothing was started (--fresh measures again)")
+        report = taken_over(sweep, runs)
+    else:
+        store.check()
+        with watching(console, sweep) as watcher:
+            report = run_sweep(sweep, store, runs, ray.executor(), watcher.watch, watcher.tell, watcher.say)
+    render.show([*render.report(report, report.sweep.flops), *_where(store, report)])
+    return report
 
 
 def _where(store: Store, report: Report) -> list[str]:

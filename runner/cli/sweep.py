@@ -86,7 +86,7 @@ def submit(
     if not _is_cluster(address):
         from runner.cli.run import run
 
-        run(address, lambda find, _: read(file, target, settings, find, fresh, id=id_))
+        run(address, lambda find, _, model: read(file, target, settings, find, fresh, id=None if model else id_, model=model))
         return
     from runner import remote
     from runner.executors.jobs import Jobs
@@ -119,7 +119,7 @@ def resume(sweep: str, address: str | None) -> None:
         click.echo(f"{job.name}: sweep {job.sweep_id} is taken up again at {address}")
         return
 
-    def asked(find: Any, opened: Any) -> Any:
+    def asked(find: Any, opened: Any, _: Any) -> Any:
         store = opened()
         return read_again(store.sweep_info(store.find_sweep(sweep)), find)
 

@@ -61,6 +61,11 @@ class Measurers:
         return [*self._asked, *self._listing]
 
     def seek(self, devices: Sequence[Device]) -> None:
+        """What an earlier sweep of this process sought is given back."""
+        for actor in [*(held.actor for held in self._held.values()), *(actor for _, actor, _ in self._asked.values())]:
+            ray.kill(actor)
+        for gone in (self._held, self._asked, self._listing, self._dismissed, self.events):
+            gone.clear()  # type: ignore[attr-defined]
         self._wanted = devices[0]
         self._known_nodes = {node.id for node in self._nodes.living()}
         for device in devices:

@@ -71,6 +71,9 @@ class RayExecutor:
                 self._handle(self._wait())
         return self._measurers.events.popleft() if self._measurers.events else self._events.popleft()
 
+    def nodes(self) -> list[Node]:
+        return self._nodes.living()
+
     def resources(self) -> dict[str, float]:
         """All that the cluster has, in use or not: `CPU`, `GPU`, `memory`, …"""
         return dict(ray.cluster_resources())

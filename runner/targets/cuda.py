@@ -58,10 +58,18 @@ class CUDABackend:
         return Limits(1024, SHARED_MEMORY.get(base), 32, ("float16", "bfloat16", "float32"))
 
     def devices(self) -> tuple[Device, ...]:
-        rows = _query("name,uuid")
+        rows = _query("name,uuid,compute_cap")
         return tuple(
-            Device("cuda", name, index, platform.node(), uuid, next((p for n, p in PEAKS.items() if n in name), {}))
-            for index, (name, uuid) in enumerate(rows)
+            Device(
+                "cuda",
+                name,
+                index,
+                platform.node(),
+                uuid,
+                next((p for n, p in PEAKS.items() if n in name), {}),
+                arch=_arch(capability),
+            )
+            for index, (name, uuid, capability) in enumerate(rows)
             if is_visible(index, uuid, "CUDA_VISIBLE_DEVICES")
         )
 
