@@ -117,7 +117,7 @@ class _Run:
             if device.key not in self.result.baselines:
                 self._measure(baseline_job(self.sweep, device), baseline_deadline(self.sweep.allowance))
             elif not self.timed and not self._all_known():
-                return
+                continue  # another one may still be to begin with its baseline
             elif (chosen := self._next_ready()) is not None:
                 self.timed = True
                 job = BenchJob(*chosen, device, self.sweep.protocol, self.sweep.search, self.sweep.allowance.memory_gb)

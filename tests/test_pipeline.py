@@ -322,6 +322,12 @@ class TestCards:
         on_it = [line for line in log if line.endswith("on 1")]
         assert on_it[0] == "baseline on 1" and len(on_it) > 2 and on_it[-1] == "baseline on 1"
 
+    def test_one_that_comes_while_the_base_is_still_built_gets_its_baseline(self) -> None:
+        """The first card has its baseline by then, and waits with it for the second one's."""
+        ran = play({"base": Fate("base", builds=[LOST, 1.0]), **fates(a=1.0, b=1.0)}, joins=((4, device(1)),))
+        assert ran.executor.ended[:4] == ["build base", "build a", "build b", "baseline on 0"]
+        assert set(ran.statuses().values()) == {"measured"} and set(ran.result.baselines) == {("node", 0), ("node", 1)}
+
     def test_a_device_whose_baseline_is_lost_again_and_again_is_left_out(self) -> None:
         ran = play(fates(base=1.0, a=1.0), devices=2, baselines={1: [LOST]})
         assert set(ran.statuses().values()) == {"measured"}
