@@ -43,7 +43,9 @@ def test_cards_that_ray_does_not_count() -> None:
     assert only(list(devices(ONE))).text == "2 x NVIDIA H200"
     assert only(list(devices(HEAD))).text == "no accelerator: it builds"
     uncounted = only(list(devices(replace(ONE, promised=0))))
-    assert uncounted.state == "fault" and "lists 2 cards, and Ray counts 0" in uncounted.text and "--num-gpus=2" in uncounted.remedy
+    assert (
+        uncounted.state == "fault" and "lists 2 cards, and Ray counts 0" in uncounted.text and "--num-gpus=2" in uncounted.remedy
+    )
     unlisted = only(list(devices(replace(ONE, promised=4))))
     assert unlisted.state == "fault" and "put nvidia-smi on its PATH" in unlisted.remedy
 
