@@ -177,7 +177,7 @@ def test_models_are_never_mixed_and_a_host_unlike_its_siblings_is_left_out(team:
     assert set(team.hosts_of(sweep_id)) == {"one"}
     assert f" on {OTHER_MODEL}\n" in said, "a sweep of its own"
     client = MlflowClient(team.store)
-    experiment = client.get_experiment_by_name(f"tests.sleeper:SLEEPER 4x8 float32 | {OTHER_MODEL}")
+    experiment = client.get_experiment_by_name(f"tests.sleeper:SLEEPER 4x8 float32 on {OTHER_MODEL}")
     assert experiment is not None, [e.name for e in client.search_experiments()]
     runs = client.search_runs([experiment.experiment_id], "tags.kind = 'variant'")
     assert {run.data.tags["host"] for run in runs} == {"other"} and len(runs) == 3

@@ -1,0 +1,72 @@
+"""Which devices a sweep runs on where there are several models, and what code for them is generated for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.errors import RequestError
+from runner.planning import SOMEWHERE, Asked, read
+from runner.records import Device, TargetKind
+
+H200 = tuple(Device("cuda", "NVIDIA H200", index, "one", arch="sm_90a") for index in range(2))
+A100 = Device("cuda", "NVIDIA A100-SXM4-80GB", 0, "two", arch="sm_80")
+
+FILE = """\
+name: models
+kernel: gemm
+workload: {{M: 512, N: 512, K: 512, dtype: float16}}
+target: cuda
+base: {{block_M: 64, block_N: 64, block_K: 32, threads: 128}}
+{devices}
+"""
+
+
+def mixed(kind: TargetKind) -> tuple[Device, ...]:
+    return (*H200, A100) if kind == "cuda" else ()
+
+
+def asked(folder: Path, devices: str = "", find: object = mixed, **options: object) -> Asked:
+    file = folder / "models.yaml"
+    file.write_text(FILE.format(devices=devices))
+    return read(str(file), None, (), find, **options)  # type: ignore[arg-type]
+
+
+def test_one_model_and_the_others_are_named(tmp_path: Path) -> None:
+    found = asked(tmp_path)
+    assert found.devices == H200 and found.more == ()
+    assert "left out, being another model than NVIDIA H200: NVIDIA A100-SXM4-80GB" in found.notes
+
+
+def test_the_model_that_the_file_names_and_code_for_it(tmp_path: Path) -> None:
+    found = asked(tmp_path, f"devices: {A100.model}")
+    assert found.devices == (A100,) and found.more == ()
+    assert found.expansion.base.target.arch == "sm_80"
+
+
+def test_each_model_in_a_sweep_of_its_own(tmp_path: Path) -> None:
+    first = asked(tmp_path, "devices: all")
+    assert first.devices == H200 and first.more == (A100.model,)
+    assert not any("left out" in note for note in first.notes)
+    second = asked(tmp_path, "devices: all", model=A100.model)
+    assert second.devices == (A100,) and second.more == ()
+    targets = [found.expansion.base.target.arch for found in (first, second)]
+    assert targets == ["sm_90a", "sm_80"]
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="devices: there is no NVIDIA H100 here: did you mean 'NVIDIA H200'"):
+        asked(tmp_path, "devices: NVIDIA H100")
+
+
+def test_what_only_the_cluster_knows_is_not_refused_here(tmp_path: Path) -> None:
+    found = asked(tmp_path, "devices: NVIDIA H100", find=lambda kind: (Device(kind, SOMEWHERE),))
+    assert len(found.devices) == 1
+
+
+def test_devices_can_be_set_by_hand(tmp_path: Path) -> None:
+    file = tmp_path / "models.yaml"
+    file.write_text(FILE.format(devices=""))
+    found = read(str(file), None, (f"devices={A100.model}",), mixed)
+    assert found.devices == (A100,)
