@@ -413,6 +413,7 @@ def test_devices_of_cuda(nvidia: Callable[..., None]) -> None:
     assert (first.model, first.index, first.uuid) == ("NVIDIA H200", 0, "GPU-aa")
     assert first.peak_tflops["float16"] == pytest.approx(989.5)
     assert (second.index, second.peak_tflops) == (1, {})
+    assert [d.arch for d in (first, second)] == ["sm_90a", "sm_89"], "each card's own"
     assert backend("cuda").target().arch == "sm_90a"
 
 

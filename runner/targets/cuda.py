@@ -58,7 +58,8 @@ class CUDABackend:
         return Limits(1024, SHARED_MEMORY.get(base), 32, ("float16", "bfloat16", "float32"))
 
     def devices(self) -> tuple[Device, ...]:
-        rows = _query("name,uuid,compute_cap")
+        # A tool that does not tell what a card can do lists the cards all the same.
+        arches = {row[0]: _arch(row[-1]) for row in _query("uuid,compute_cap") if re.fullmatch(r"\d+\.\d+", row[-1])}
         return tuple(
             Device(
                 "cuda",
@@ -67,9 +68,9 @@ class CUDABackend:
                 platform.node(),
                 uuid,
                 next((p for n, p in PEAKS.items() if n in name), {}),
-                arch=_arch(capability),
+                arch=arches.get(uuid, ""),
             )
-            for index, (name, uuid, capability) in enumerate(rows)
+            for index, (name, uuid) in enumerate(_query("name,uuid"))
             if is_visible(index, uuid, "CUDA_VISIBLE_DEVICES")
         )
 
