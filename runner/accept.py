@@ -9,7 +9,7 @@ from pathlib import Path
 from kernels.family import code_hash, load_family
 from runner import stats
 from runner.bench import PairJob
-from runner.errors import InfrastructureLost, JobFailed, Refused, RequestError
+from runner.errors import InfrastructureLost, Refused, RequestError
 from runner.executors.base import Executor, run_one
 from runner.finals import pair_deadline
 from runner.gate import judge_pair
@@ -31,11 +31,7 @@ class Accepted:
 
 def accept(prefix: str, store: Store, executor: Executor, say: Callable[[str], None]) -> Accepted:
     """Promote a run. Raises NotFound, Refused (the verdicts were said) or InfrastructureLost (no such device here)."""
-    stored = store.find(prefix)
-    workload = stored.outcome.variant.workload
-    registry = Registry(store)
-    best = registry.best(workload, stored.device_model)
-    _refuse_unfit(stored, best)
+    stored, best = fit(prefix, store)
     verdicts = stored.outcome.verdicts
     failed = [v for v in verdicts if v.ruling is Ruling.FAIL and v.rule != "faster"]
     reference, role = (best.stored, "best") if best else (_base_of(stored, store), "base")
@@ -50,7 +46,7 @@ def accept(prefix: str, store: Store, executor: Executor, say: Callable[[str], N
     failed = [v for v in verdicts if v.ruling is Ruling.FAIL]
     if failed:
         raise Refused(f"refused {stored.run_id[:8]}: {', '.join(v.rule for v in failed)}; the best is unchanged")
-    return Accepted(registry.promote(stored, paired, verdicts, best.version if best else None), verdicts, paired)
+    return Accepted(Registry(store).promote(stored, paired, verdicts, best.version if best else None), verdicts, paired)
 
 
 def reject(prefix: str, reason: str, store: Store) -> Stored:
@@ -61,6 +57,14 @@ def reject(prefix: str, reason: str, store: Store) -> Stored:
         raise Refused(f"{stored.run_id[:8]} is the best: `runner rollback {stored.run_id[:8]}` puts the one before it back")
     store.amend(stored.run_id, Decision.REJECTED, f"rejected by hand: {reason}", stored.outcome.verdicts)
     return stored
+
+
+def fit(prefix: str, store: Store) -> tuple[Stored, Best | None]:
+    """The run to measure, and the best that it is to beat. Raises NotFound, or Refused where measuring it could not help."""
+    stored = store.find(prefix)
+    best = Registry(store).best(stored.outcome.variant.workload, stored.device_model)
+    _refuse_unfit(stored, best)
+    return stored, best
 
 
 def _refuse_unfit(stored: Stored, best: Best | None) -> None:
@@ -117,7 +121,7 @@ def _measure(stored: Stored, reference: Stored, store: Store, executor: Executor
     slowest = max(stats.median(s.outcome.measurement.samples_ms) for s in (stored, reference) if s.outcome.measurement)
     job = PairJob(variant, pairs[0], reference.outcome.variant, pairs[1], device, protocol, search)
     done = run_one(executor, job, pair_deadline(protocol, slowest))
-    if isinstance(done.failure, JobFailed):
+    if done.failure is not None:
         raise Refused(f"refused {stored.run_id[:8]}: {done.failure}")
     paired: Paired = done.value
     return paired

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from kernels.family import code_hash, load_family
 from runner import stats
+from runner.accept import device_of
 from runner.bench import BenchJob
 from runner.build import BuildJob
-from runner.errors import InfrastructureLost, RequestError
+from runner.errors import RequestError
 from runner.executors.base import Done, Executor, run_one
 from runner.records import Measurement, Protocol, Status
 from tracking.store import Store, Stored
@@ -38,26 +39,30 @@ class Repro:
 def repro(prefix: str, store: Store, executor: Executor, say: Callable[[str], None], anyway: bool = False) -> Repro:
     """Build and measure a run's variant once more. `say` gets what the build and the kernel print.
 
-    Raises NotFound, RequestError where the family's code is another now (`anyway` takes it as it is), and
-    InfrastructureLost where this machine has no device of the run's model.
+    Raises as `wanted` does, and InfrastructureLost where the executor has no device of the run's model.
     """
-    stored = store.find(prefix)
+    stored = wanted(prefix, store, anyway)
     variant, search = stored.outcome.variant, (str(Path.cwd()),)
-    if not anyway and code_hash(load_family(variant.workload.family, search)) != variant.code:
-        raise RequestError(
-            f"the code of family {variant.workload.family} has changed since {stored.run_id[:8]}: --anyway runs it as it is now"
-        )
     built = _next(executor, BuildJob(variant, search), BUILD_DEADLINE, "build", say)
     if built.failure is not None:
         return Repro(stored, Status(built.failure.kind.value), built.failure.detail, None)
-    device = next((d for d in executor.devices(variant.target.kind) if d.model == stored.device_model), None)
-    if device is None:
-        raise InfrastructureLost(f"{stored.run_id[:8]} is of {stored.device_model}, and this machine has none")
+    device = device_of(stored, executor)
     protocol = Protocol(*(int(part[1:]) for part in variant.protocol.split("/")[1:]))
     done = _next(executor, BenchJob(variant, built.value, device, protocol, search), MEASURE_DEADLINE, "measure", say)
     if done.failure is not None:
         return Repro(stored, Status(done.failure.kind.value), done.failure.detail, None)
     return Repro(stored, Status.MEASURED, "", done.value)
+
+
+def wanted(prefix: str, store: Store, anyway: bool) -> Stored:
+    """The run to repeat. Raises NotFound, or RequestError where its family's code is another now: `anyway` takes it as it is."""
+    stored = store.find(prefix)
+    variant = stored.outcome.variant
+    if not anyway and code_hash(load_family(variant.workload.family, (str(Path.cwd()),))) != variant.code:
+        raise RequestError(
+            f"the code of family {variant.workload.family} has changed since {stored.run_id[:8]}: --anyway runs it as it is now"
+        )
+    return stored
 
 
 def compared(found: Repro) -> list[str]:

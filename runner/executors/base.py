@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from runner.bench import BaselineJob, BenchJob, PairJob, measure, measure_baseline, measure_pair
 from runner.build import BuildJob, build, compiler_error
-from runner.errors import FailureKind, JobFailed
+from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.process.child import Child
 from runner.process.lease import TAKES_TURNS, lease
 from runner.records import Device, TargetKind
@@ -78,11 +78,13 @@ class Executor(Protocol):
 
 
 def run_one(executor: Executor, job: Job, deadline: float) -> Done:
-    """Start a job and wait for it, while nothing else runs."""
+    """Run a job on an executor that has no other, and wait for its end. Raises InfrastructureLost where the job was lost."""
     executor.submit(job, deadline)
-    while not isinstance(event := executor.next(), Done):
+    while not isinstance(done := executor.next(), Done):
         pass
-    return event
+    if done.failure is not None and done.failure.kind is FailureKind.LOST:
+        raise InfrastructureLost(f"what measured is gone: {done.failure.detail}")
+    return done
 
 
 def run_build(child: Child, job: BuildJob, deadline: float) -> Done:
