@@ -24,6 +24,9 @@ from tracking.store import Store
 
 NOTHING = "nothing was accepted yet: runner accept RUN"
 
+ROW = "evaluated "
+"""How a row's line begins."""
+
 TABLE, CSV, JSON = "evaluation.txt", "evaluation.csv", "evaluation.json"
 
 
@@ -57,11 +60,18 @@ class Row:
 
 def measurable(bests: Sequence[Best], executor: Executor) -> list[Best]:
     """Those of a device model that is here. Raises NotFound where there is none."""
+    demand_any(bests)
     models = {kind: {d.model for d in executor.devices(kind)} for kind in {b.stored.outcome.variant.target.kind for b in bests}}
     here = [b for b in bests if b.device_model in models[b.stored.outcome.variant.target.kind]]
     if not here:
-        raise NotFound(f"nothing was accepted yet on {_here(models)}: runner accept RUN" if bests else NOTHING)
+        raise NotFound(f"nothing was accepted yet on {_here(models)}: runner accept RUN")
     return here
+
+
+def demand_any(bests: Sequence[Best]) -> None:
+    """Raises NotFound where there is nothing to evaluate, anywhere."""
+    if not bests:
+        raise NotFound(NOTHING)
 
 
 def _here(models: Mapping[TargetKind, set[str]]) -> str:
@@ -107,6 +117,16 @@ def _rows(best: Best, device: Device, protocol: Protocol, paired: Paired) -> tup
         config=" ".join(f"{k}={v}" for k, v in outcome.variant.config.items() if v is not None),
         run_id=best.run_id,
     )
+
+
+def as_line(row: Row) -> str:
+    """A row as a line of a job's log."""
+    return ROW + json.dumps(asdict(row))
+
+
+def from_line(line: str) -> Row | None:
+    """The inverse; None for any other line."""
+    return Row(**json.loads(line.removeprefix(ROW))) if line.startswith(ROW) else None
 
 
 def write(folder: Path, rows: Sequence[Row], text: str) -> tuple[Path, ...]:

@@ -1,8 +1,10 @@
-"""A sweep handed to a real Ray cluster, which asks for a token: queued, followed, looked at, cancelled and taken up again."""
+"""Work handed to a real Ray cluster, which asks for a token: sweeps queued, followed, looked at, cancelled and taken up again,
+and their runs accepted, evaluated and repeated there."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -33,8 +35,22 @@ class Head:
     environment: dict[str, str] = field(default_factory=dict)
 
     def sweep(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        return self.run("sweep", *arguments, **changes)
+
+    def run(self, program: str, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        """`sweep …` or `runner …` on the cluster, in the environment of who may submit, with these changes."""
         environment = {**self.environment, **changes}
-        return command.alone("sweep", *arguments, "--address", self.address, folder=self.folder, **environment)
+        return command.alone(program, *arguments, "--address", self.address, folder=self.folder, **environment)
+
+    def forget(self, sweep_id: str) -> None:
+        """Take a sweep's jobs out of the cluster's list."""
+        program = (
+            "import sys; from ray.job_submission import JobSubmissionClient; client = JobSubmissionClient(sys.argv[1])\n"
+            "for job in client.list_jobs():\n"
+            "    if job.metadata.get('sweep_id') == sys.argv[2]: client.delete_job(job.submission_id)"
+        )
+        environment = command.clean_environment() | self.environment
+        subprocess.run([sys.executable, "-c", program, self.address, sweep_id], env=environment, check=True)
 
     def file(self, name: str, block_n: str, kernel: str = "gemm") -> str:
         text = FAST.format(name=name, block_n=block_n).replace("kernel: gemm", f"kernel: {kernel}")
@@ -52,7 +68,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     home = tempfile.mkdtemp(dir="/tmp")  # short: Ray makes sockets below it
     options = [f"--{name}={port}" for name, port in ports.items()]
     options += ["--dashboard-host=127.0.0.1", "--num-cpus=2", f"--temp-dir={home}", "--disable-usage-stats", "--block"]
-    environment = command.clean_environment() | allowed | {"HOME": home, "RAY_JOB_STOP_WAIT_TIME_S": "30"}
+    record = {"MLFLOW_TRACKING_URI": shared_server()}
+    environment = command.clean_environment() | allowed | record | {"HOME": home, "RAY_JOB_STOP_WAIT_TIME_S": "30"}
     # The interpreter's folder first, since a job's `python` is found there.
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     ray = Path(sys.executable).parent / "ray"
@@ -63,7 +80,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    found = Head(f"http://127.0.0.1:{ports['dashboard-port']}", folder, {**allowed, "MLFLOW_TRACKING_URI": shared_server()})
+    found = Head(f"http://127.0.0.1:{ports['dashboard-port']}", folder, {**allowed, **record})
     end = time.monotonic() + 90
     while (said := found.sweep("list")).returncode and time.monotonic() < end:
         time.sleep(1)
@@ -89,48 +106,155 @@ def tags_of(sweep_id: str) -> list[dict[str, str]]:
     return [run.data.tags for run in client.search_runs(ids, query)]
 
 
-def test_what_is_submitted_is_what_runs(head: Head) -> None:
-    """A family of the user's own folder travels with the sweep; all is in the shared record, under the id that was said."""
+@dataclass(frozen=True)
+class Own:
+    """A finished sweep of a family in the user's own folder: what was printed, its id, and the run of each block_N."""
+
+    said: str
+    id: str
+    runs: dict[int, str]
+
+
+@pytest.fixture(scope="module")
+def own(head: Head) -> Own:
     (head.folder / "mine.py").write_text(MINE)
     said = ok(head.sweep("submit", head.file("own", "[16, 48]", "mine:MINE"), "--wait"))
-    sweep_id = id_of(said)
-    assert "measured  block_N=48" in said and "runner accept" in said
-    assert [tags["status"] for tags in tags_of(sweep_id)] == ["measured"] * 2
+    shown = ok(command.here("sweep", "status", id_of(said), "--json", folder=head.folder, **head.environment))
+    return Own(said, id_of(said), {row["block_N"]: row["run_id"] for row in json.loads(shown)["ranking"]})
+
+
+@pytest.fixture(scope="module")
+def accepted(head: Head, own: Own) -> subprocess.CompletedProcess[str]:
+    return head.run("runner", "accept", own.runs[48][:8], LOGNAME="ada")
+
+
+def test_what_is_submitted_is_what_runs(head: Head, own: Own) -> None:
+    """A family of the user's own folder travels with the sweep; all is in the shared record, under the id that was said."""
+    assert own.said.splitlines()[1] == "own: Which block is fastest?", "nothing of Ray's comes before what the sweep says"
+    assert "measured  block_N=48" in own.said and "runner accept" in own.said
+    assert [tags["status"] for tags in tags_of(own.id)] == ["measured"] * 2
     assert "succeeded" in ok(head.sweep("list"))
-    assert "measured  block_N=48" in ok(head.sweep("logs", sweep_id))
-    status = ok(command.run("sweep", "status", sweep_id, folder=head.folder, **head.environment))
-    assert "2 measured" in status and "own" in status
+    assert ok(head.sweep("logs", own.id)) == own.said.partition("\n")[2]
+    status = ok(head.sweep("status", own.id))
+    assert "2 measured" in status and re.search(f"own {own.id}: job sweep-{own.id}-[0-9a-f]{{4}} succeeded", status)
+
+
+def test_a_run_is_accepted_where_the_cards_are(head: Head, own: Own, accepted: subprocess.CompletedProcess[str]) -> None:
+    run = own.runs[48]
+    first, *verdicts, last = ok(accepted).splitlines()
+    assert first.startswith("measuring block_N=48 in pairs with the base, block_N=16, on ")
+    assert [line.split()[0] for line in verdicts] == ["correct", "mma", "plausible", "stable", "alone", "faster"]
+    assert last.startswith(f"accepted {run[:8]}: version 1, the best mine")
+    assert re.fullmatch(rf"accept-{run[:8]}-[0-9a-f]{{4}}: a job at {head.address}\n", accepted.stderr)
+    assert "accept" not in ok(head.sweep("list")), "it is no sweep"
+    (version,) = json.loads(ok(command.here("runner", "history", "mine", "--json", folder=head.folder, **head.environment)))
+    assert (version["run_id"], version["accepted_by"]) == (run, "ada")
+
+
+@pytest.mark.usefixtures("accepted")
+def test_a_job_that_refuses_ends_this_command_as_itself(head: Head, own: Own) -> None:
+    """Only the head knows the record here, so that nothing can be said before."""
+    refused = head.run("runner", "accept", own.runs[48][:8], MLFLOW_TRACKING_URI="")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    started, error = refused.stderr.splitlines()
+    assert started.endswith(f"a job at {head.address}")
+    assert error.startswith(f"error: refused {own.runs[48][:8]}: it is the best already")
+
+
+@pytest.mark.usefixtures("accepted")
+def test_an_evaluation_leaves_its_files_where_it_was_asked_for(head: Head, own: Own) -> None:
+    done = head.run("runner", "evaluate", "mine", "--repeat", "20", "--output-dir", "report", "--json")
+    baseline, kernel = json.loads(ok(done))
+    assert baseline["name"] == "MINE baseline (torch.mm)" and kernel["run_id"] == own.runs[48] and kernel["repeat"] == 20
+    folder = head.folder / "report"
+    assert json.loads((folder / "evaluation.json").read_text()) == [baseline, kernel]
+    assert sorted(path.name for path in folder.iterdir()) == ["evaluation.csv", "evaluation.json", "evaluation.txt"]
+
+
+def test_ctrl_c_stops_what_only_this_command_waits_for(head: Head, own: Own) -> None:
+    """What it prints is seen while it runs."""
+    asked = ("repro", own.runs[16], "--address", head.address)
+    process = command.start("runner", *asked, folder=head.folder, **head.environment)
+    assert process.stdout is not None
+    job_id = process.stdout.readline().partition(":")[0]
+    assert re.fullmatch(f"repro-{own.runs[16][:8]}-[0-9a-f]{{4}}", job_id)
+    assert process.stdout.readline() == "--- the build printed:\n"
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-3:] == [f"stopping {job_id}", f"{job_id}: stopped", "interrupted"]
 
 
 @pytest.mark.timeout(400)
-def test_a_cancelled_sweep_is_taken_up_again(head: Head) -> None:
-    sweep_id = id_of(ok(head.sweep("submit", head.file("long", "[16, 48, 96]"))))
-    end = time.monotonic() + 240
-    while "building" not in ok(head.sweep("logs", sweep_id)) and time.monotonic() < end:
-        time.sleep(0.5)
-    assert "is being ended" in ok(head.sweep("cancel", sweep_id[:5]))
-    while "running" in ok(head.sweep("list")) and time.monotonic() < end:
-        time.sleep(0.5)
-    assert "stopped" in ok(head.sweep("list"))
-    assert "had ended already" in ok(head.sweep("cancel", sweep_id))
+def test_a_sweep_is_taken_up_again_whatever_ended_it(head: Head) -> None:
+    """Its driver dies; then it is cancelled; then the cluster forgets it, as one does whose head was started anew."""
+    sweep_id = id_of(ok(head.sweep("submit", head.file("long", "[16, 48, 96]"), "--set", "measure.repeat=60")))
+    refused = head.sweep("resume", sweep_id)
+    assert refused.returncode == 2 and re.search(rf"sweep {sweep_id} is (pending|running)", refused.stderr)
+    watch(head, sweep_id, "building")
+    os.kill(driver_of(sweep_id), signal.SIGKILL)
+    died = status(head, sweep_id, "failed")
+    assert "failed: its driver was killed by SIGKILL" in died
+    assert f"its driver ended before it closed the record: `sweep resume {sweep_id}` measures what is missing" in died
 
     ok(head.sweep("resume", sweep_id))
+    watch(head, sweep_id, "building")
+    assert "is being ended" in ok(head.sweep("cancel", sweep_id[:5]))
+    assert f"`sweep resume {sweep_id}` measures" in status(head, sweep_id, "stopped")
+    assert "had ended already" in ok(head.sweep("cancel", sweep_id))
+
+    head.forget(sweep_id)
+    lost = head.sweep("logs", "-f", sweep_id)
+    assert lost.returncode == 2 and f"has no job of sweep {sweep_id}, long" in lost.stderr
+    assert f"{head.address} has no job of it: unless it runs elsewhere, `sweep resume" in ok(head.sweep("status", sweep_id))
+    ok(head.sweep("resume", sweep_id[:6]))
     assert head.sweep("logs", "-f", sweep_id).returncode == 0
     settled = [tags for tags in tags_of(sweep_id) if tags["status"] != "cancelled"]
     assert [tags["status"] for tags in settled] == ["measured"] * 3, "each of the three once"
 
 
+def watch(head: Head, sweep_id: str, until: str) -> None:
+    """Follow a sweep until it prints that line, and leave it with Ctrl-C."""
+    asked = ("logs", "-f", sweep_id, "--address", head.address)
+    process = command.start("sweep", *asked, folder=head.folder, **head.environment)
+    assert process.stdout is not None
+    assert until in map(str.strip, process.stdout)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and f"sweep {sweep_id} goes on" in said and "Traceback" not in said
+
+
+def status(head: Head, sweep_id: str, until: str) -> str:
+    """What `sweep status` says once it says that."""
+    end = time.monotonic() + 120
+    while until not in (said := ok(head.sweep("status", sweep_id))) and time.monotonic() < end:
+        time.sleep(1)
+    assert until in said
+    return said
+
+
+def driver_of(sweep_id: str) -> int:
+    """The process that drives a sweep on the head: python, and not the shell that Ray starts it with."""
+    lines = {int(path.parent.name): path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline")}
+    return next(pid for pid, line in lines.items() if line[0] == b"python" and sweep_id.encode() in line)
+
+
+@pytest.mark.usefixtures("accepted")
 def test_what_is_wrong_is_said_at_once_and_not_submitted(head: Head) -> None:
     before = ok(head.sweep("list"))
     for arguments, environment, reason in (
         (["submit", head.file("bad", "[16, x]")], {}, "bad.yaml:"),
         (["submit", head.file("here", "[16]")], {"MLFLOW_TRACKING_URI": "sqlite:///x.db"}, "a cluster cannot reach it"),
         (["submit", "here.yaml"], {"MLFLOW_TRACKING_URI": "http://me:secret@mlflow"}, "holds a password"),
-        (["cancel", "ffffffff"], {}, "no sweep 'ffffffff'"),
+        (["cancel", "ffffffff"], {}, "no sweep 'ffffffff' in the job list of http"),
+        (["resume", "ffffffff"], {}, "in MLflow at http"),
     ):
         refused = head.sweep(*arguments, **environment)
         assert refused.returncode == 2 and reason in refused.stderr, refused
         assert len(refused.stderr.splitlines()) == 1 and "secret" not in refused.stderr
+    for command_, id_ in (("accept", "ffffffff"), ("repro", "eeeeeeee"), ("evaluate", "dddddddd")):
+        refused = command.here("runner", command_, id_, "--address", head.address, folder=head.folder, **head.environment)
+        assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1 and id_ in refused.stderr, refused
     assert ok(head.sweep("list")) == before
 
 

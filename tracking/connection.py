@@ -81,10 +81,10 @@ def connect(uri: str) -> MlflowClient:
 
 
 def _quiet() -> None:
-    """Keep MLflow's table migrations, run links and progress bars off the terminal; its warnings stay."""
+    """Keep MLflow's table migrations, run links, progress bars and waiting off the terminal; its warnings stay."""
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    for name in ("alembic", "mlflow.store.db.utils", "mlflow.store.db_migrations"):
+    for name in ("alembic", "mlflow.store.db.utils", "mlflow.store.db_migrations", "mlflow.store.model_registry.abstract_store"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

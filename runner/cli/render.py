@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from runner.executors.jobs import Job
 from runner.gate import DRIFT_LIMIT
 from runner.planning import Asked, Planned
 from runner.records import Artifact, Baseline, Outcome, RankedRow, to_dict
+from runner.remote import Status
 from runner.submit import Report, failures
 from tracking.recorder import Replayed
 from tracking.registry import Best, BestVersion
@@ -232,9 +233,47 @@ def sweeps(found: Sequence[StoredSweep]) -> Table:
 
 
 def jobs(found: Sequence[Job]) -> Table:
-    said = {job.id: "" if job.status == "SUCCEEDED" else job.message for job in found}
-    rows = [(j.sweep_id, j.name, j.status.lower(), j.submitted_at[:16], said[j.id]) for j in found]
+    rows = [(j.sweep_id, j.name, j.status.lower(), j.submitted_at[:16], _said(j)) for j in found]
     return table(("sweep", "name", "job", "submitted", "said"), rows)
+
+
+def _said(job: Job) -> str:
+    """Why a job waits or failed."""
+    return "" if job.status in ("RUNNING", "SUCCEEDED") else job.message
+
+
+def status(found: Status, rows: Sequence[Mapping[str, Any]], now: datetime) -> list[Any]:
+    """How a sweep stands: the record's line, what its driver said last, its job on a cluster, and its ranking once it has one."""
+    parts: list[Any] = []
+    if found.recorded is not None:
+        parts += [sweeps([found.recorded]), *standing(found.recorded, now, found.abandoned)]
+    if found.address is not None and found.lost is None:
+        parts += _job(found, found.address)
+    if rows:
+        parts.append(table(list(rows[0]), [[str(v) if v is not None else "" for v in row.values()] for row in rows]))
+    if found.record is not None and found.recorded is not None:
+        parts.append(found.record.ui_hint(found.recorded.experiment_id, found.recorded.id))
+    return parts
+
+
+def _job(found: Status, address: str) -> list[str]:
+    """A sweep's job on a cluster, and what to do where it ended too early."""
+    job, recorded = found.job, found.recorded
+    missing = recorded is not None and recorded.status != "FINISHED"
+    if job is None:
+        return [f"{address} has no job of it" + (f": unless it runs elsewhere, {_resume(found)}" if missing else "")]
+    why = f": {_said(job)}" if _said(job) else ""
+    lines = [f"{job.name} {job.sweep_id}: job {job.id} {job.status.lower()}{why}"]
+    if recorded is None and found.record is None:
+        lines.append("its record is not known here: set MLFLOW_TRACKING_URI to the MLflow server of the cluster")
+    if missing and job.ended:
+        lines.append(("its driver ended before it closed the record: " if found.abandoned else "") + _resume(found))
+    return lines
+
+
+def _resume(found: Status) -> str:
+    assert found.recorded is not None
+    return f"`sweep resume {found.recorded.id}` measures what is missing"
 
 
 def _counted(sweep: StoredSweep) -> str:
@@ -244,8 +283,8 @@ def _counted(sweep: StoredSweep) -> str:
     return f"{counted} of {sweep.planned}" if sweep.standing else counted or f"{sweep.planned} planned"
 
 
-def standing(sweep: StoredSweep, now: datetime) -> list[str]:
-    """How a sweep stands that is not closed: what it has, how fast it goes, and whether anybody is at it."""
+def standing(sweep: StoredSweep, now: datetime, abandoned: bool = False) -> list[str]:
+    """How a sweep stands that is not closed: what it has, how fast it goes, and whether anybody is at it if that is not known."""
     found = sweep.standing
     if found is None:
         return []
@@ -253,6 +292,8 @@ def standing(sweep: StoredSweep, now: datetime) -> list[str]:
     left = found.seconds_left(sweep.planned)
     lines = [f"best so far {found.best_ms:.4g} ms: {found.best}"] if found.best_ms is not None else []
     lines += [f"{device}: {number} timed" for device, number in sorted(found.devices.items())]
+    if abandoned:
+        return lines
     if silent > SILENT:
         lines += [f"last heard of {_span(silent)} ago; if its driver is gone, `sweep resume {sweep.id}` measures the rest"]
     elif left is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,11 @@ from runner.cli.entry import Command
 
 JSON = click.option("--json", "json_", is_flag=True, help="Print data instead of text.")
 RUN = click.argument("run")
+ADDRESS = click.option(
+    "--address",
+    envvar="RAY_ADDRESS",
+    help="A Ray cluster that has the device: http://head:8265, or host:port. Without it this machine measures.",
+)
 
 
 @click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,21 +33,27 @@ def main() -> None:
 
 @main.command()
 @RUN
-def accept(run: str) -> None:
+@ADDRESS
+def accept(run: str, address: str | None) -> None:
     """Measure a run in pairs against today's best, on one device of its model, and promote it if it is faster for sure.
 
     \b
     Example:  runner accept 3f9a
+              runner accept 3f9a --address http://head:8265
     """
     from runner.accept import accept as judge
-    from runner.executors.inline import InlineExecutor
-    from tracking.store import Store
+    from runner.accept import fit
+    from runner.executors.jobs import is_cluster
 
-    executor = InlineExecutor()
-    try:
-        accepted = judge(run, Store(), executor, click.echo)
-    finally:
-        executor.close()
+    if is_cluster(address):
+        from runner.cli import job
+        from runner.remote import ask_record
+
+        run = ask_record(lambda record: fit(run, record)[0].run_id) or run
+        job.run(str(address), f"accept-{run[:8]}", ["accept", run])
+        return
+    with _measuring(address) as (store, executor):
+        accepted = judge(run, store, executor, click.echo)
     best = accepted.best
     click.echo(f"accepted {best.run_id[:8]}: version {best.version}, the best {best.workload} on {best.device_model}")
 
@@ -148,22 +161,27 @@ def show(run: str, source: bool, json_: bool) -> None:
 @main.command()
 @RUN
 @click.option("--anyway", is_flag=True, help="Also when the family's code has changed since.")
-def repro(run: str, anyway: bool) -> None:
-    """Run one variant again, alone, here, with everything it prints. Exit 0 when it ends as it did then, else 1.
+@ADDRESS
+def repro(run: str, anyway: bool, address: str | None) -> None:
+    """Run one variant again, alone, with everything it prints. Exit 0 when it ends as it did then, else 1.
 
     \b
     Example:  runner repro 3f9a
+              runner repro 3f9a --address http://head:8265
     """
-    from runner.executors.inline import InlineExecutor
-    from runner.repro import compared
+    from runner.executors.jobs import is_cluster
+    from runner.repro import compared, wanted
     from runner.repro import repro as again
-    from tracking.store import Store
 
-    executor = InlineExecutor()
-    try:
-        found = again(run, Store(), executor, click.echo, anyway)
-    finally:
-        executor.close()
+    if is_cluster(address):
+        from runner.cli import job
+        from runner.remote import ask_record
+
+        run = ask_record(lambda record: wanted(run, record, anyway).run_id) or run
+        job.run(str(address), f"repro-{run[:8]}", ["repro", run, *["--anyway"] * anyway])
+        return
+    with _measuring(address) as (store, executor):
+        found = again(run, store, executor, click.echo, anyway)
     for line in compared(found):
         click.echo(line)
     if not found.same:
@@ -175,28 +193,32 @@ def repro(run: str, anyway: bool) -> None:
 @click.option("--warmup", type=click.IntRange(1), default=10, show_default=True, help="Calls of each before any is timed.")
 @click.option("--repeat", type=click.IntRange(6), default=50, show_default=True, help="Timed calls of each.")
 @click.option("--output-dir", type=click.Path(file_okay=False, path_type=Path), help="Also keep it here, as text, CSV and JSON.")
+@ADDRESS
 @JSON
-def evaluate(which: str | None, warmup: int, repeat: int, output_dir: Path | None, json_: bool) -> None:
+@click.option("--lines", is_flag=True, hidden=True, help="Print each row as a line for the command that submitted this one.")
+def evaluate(
+    which: str | None, warmup: int, repeat: int, output_dir: Path | None, address: str | None, json_: bool, lines: bool
+) -> None:
     """The formal evaluation of a workload: its baseline and its best kernel, alternated call by call on one device.
 
-    WHICH is a run, or words of a workload or device; without it, every workload with a best on a device model of this machine.
+    WHICH is a run, or words of a workload or device; without it, every workload with a best on a device model that is there.
 
     \b
     Example:  runner evaluate --warmup 10 --repeat 50 --output-dir results
+              runner evaluate --address http://head:8265 --output-dir results
     """
     from runner import evaluate as evaluator
     from runner.cli import render
-    from runner.executors.inline import InlineExecutor
-    from runner.records import Protocol
-    from tracking.registry import Registry
-    from tracking.store import Store
+    from runner.executors.jobs import is_cluster
 
-    store, executor = Store(), InlineExecutor()
-    try:
-        chosen = [_chosen(store, which)] if which else evaluator.measurable(Registry(store).bests(), executor)
-        rows = [row for best in chosen for row in evaluator.evaluate(best, store, executor, Protocol(warmup, repeat))]
-    finally:
-        executor.close()
+    if is_cluster(address):
+        rows = _evaluated_by_a_job(str(address), which, warmup, repeat)
+    else:
+        rows = _evaluated(address, which, warmup, repeat)
+    if lines:
+        for row in rows:
+            click.echo(evaluator.as_line(row))
+        return
     if json_:
         render.as_json(rows)
     else:
@@ -247,6 +269,67 @@ def doctor(address: str | None) -> None:
         click.echo(f"{finding.topic}: {finding.text}" + (f"  ->  {finding.remedy}" if finding.remedy else ""))
     if faults:
         raise InfrastructureLost(f"{faults} of these keep a sweep from running")
+
+
+@contextmanager
+def _measuring(address: str | None) -> Iterator[tuple[Any, Any]]:
+    """The record, and what measures: a Ray cluster, or without an address this machine. Ctrl-C ends what runs."""
+    from runner.interrupt import interrupt
+    from runner.remote import demand_server, is_job
+    from tracking.store import Store
+
+    with interrupt.handled():
+        store = Store()
+        if is_job():
+            demand_server(store.uri)
+        executor = _executor(address)
+        try:
+            yield store, executor
+        finally:
+            executor.close()
+
+
+def _executor(address: str | None) -> Any:
+    if address:
+        from runner.executors.on_ray import RayExecutor
+
+        return RayExecutor(address)
+    from runner.executors.inline import InlineExecutor
+
+    return InlineExecutor()
+
+
+def _evaluated(address: str | None, which: str | None, warmup: int, repeat: int) -> list[Any]:
+    """The rows of the bests that are asked for, measured now."""
+    from runner import evaluate as evaluator
+    from runner.records import Protocol
+    from tracking.registry import Registry
+
+    with _measuring(address) as (store, executor):
+        chosen = [_chosen(store, which)] if which else evaluator.measurable(Registry(store).bests(), executor)
+        return [row for best in chosen for row in evaluator.evaluate(best, store, executor, Protocol(warmup, repeat))]
+
+
+def _evaluated_by_a_job(address: str, which: str | None, warmup: int, repeat: int) -> list[Any]:
+    """As `_evaluated`, by a job of a cluster, which gives the rows as lines; whatever else it prints is shown."""
+    from runner import evaluate as evaluator
+    from runner.cli import job
+    from runner.remote import ask_record
+    from tracking.registry import Registry
+
+    rows = []
+
+    def take(line: str) -> None:
+        row = evaluator.from_line(line)
+        rows.append(row) if row else click.echo(line, err=True)
+
+    if which:
+        which = ask_record(lambda record: _chosen(record, which).run_id) or which
+    else:
+        ask_record(lambda record: evaluator.demand_any(Registry(record).bests()))
+    options = ["--warmup", str(warmup), "--repeat", str(repeat), "--lines"]
+    job.run(address, f"evaluate-{which[:8]}" if which else "evaluate", ["evaluate", *filter(None, [which]), *options], take)
+    return rows
 
 
 def _chosen(store: Any, which: str | None) -> Any:

@@ -81,22 +81,23 @@ def submit(
               sweep submit sweeps/interleave.yaml --target cuda --set measure.repeat=100
               sweep submit sweeps/interleave.yaml --address http://head:8265
     """
+    from runner.executors.jobs import Jobs, is_cluster
     from runner.planning import read
 
-    if not _is_cluster(address):
+    if not is_cluster(address):
         from runner.cli.run import run
 
         run(address, lambda find, _, model: read(file, target, settings, find, fresh, id=None if model else id_, model=model))
         return
     from runner import remote
-    from runner.executors.jobs import Jobs
 
     jobs = Jobs(str(address))
-    asked, sweep_id = remote.submit(jobs, file, target, settings, fresh)
+    asked, sweep_id, job_id = remote.submit(jobs, file, target, settings, fresh)
     click.echo(f"{asked.spec.name}: submitted as sweep {sweep_id} to {address}")
     if wait:
-        _follow(jobs, jobs.find(sweep_id))
-    click.echo(f"  sweep logs -f {sweep_id}    sweep status {sweep_id}    sweep cancel {sweep_id}")
+        _follow(jobs, sweep_id, job_id)
+    else:
+        click.echo(f"  sweep logs -f {sweep_id}    sweep status {sweep_id}    sweep cancel {sweep_id}")
 
 
 @main.command()
@@ -108,16 +109,16 @@ def resume(sweep: str, address: str | None) -> None:
     \b
     Example:  sweep resume 1f0c
     """
-    from runner.cli.run import run
-    from runner.planning import read_again
+    from runner.executors.jobs import Jobs, is_cluster
 
-    if _is_cluster(address):
+    if is_cluster(address):
         from runner import remote
 
-        jobs, job = _job(str(address), sweep)
-        jobs.submit(job.sweep_id, job.name, ["resume", job.sweep_id], remote.variables())
-        click.echo(f"{job.name}: sweep {job.sweep_id} is taken up again at {address}")
+        again = remote.resume(Jobs(str(address)), sweep)
+        click.echo(f"{again.name}: sweep {again.sweep_id} is taken up again at {address}")
         return
+    from runner.cli.run import run
+    from runner.planning import read_again
 
     def asked(find: Any, opened: Any, _: Any) -> Any:
         store = opened()
@@ -138,9 +139,9 @@ def logs(sweep: str, follow: bool, address: str) -> None:
     """
     jobs, job = _job(address, sweep)
     if follow:
-        _follow(jobs, job)
+        _follow(jobs, job.sweep_id, job.id)
     else:
-        click.echo(jobs.log(job), nl=False)
+        click.echo(jobs.read(job.id)[1], nl=False)
 
 
 @main.command()
@@ -153,7 +154,7 @@ def cancel(sweep: str, address: str) -> None:
     Example:  sweep cancel 1f0c --address http://head:8265
     """
     jobs, job = _job(address, sweep)
-    said = "is being ended" if jobs.cancel(job) else f"had ended already ({job.status.lower()})"
+    said = "is being ended" if jobs.cancel(job.id) else f"had ended already ({job.status.lower()})"
     click.echo(f"{job.name}: sweep {job.sweep_id} {said}; `sweep resume {job.sweep_id}` measures what is missing")
 
 
@@ -173,7 +174,7 @@ def list_(limit: int, address: str | None, json_: bool) -> None:
     if address:
         from runner.executors.jobs import Jobs
 
-        waiting = Jobs(address).jobs()[:limit]
+        waiting = Jobs(address).sweeps()[:limit]
         if json_:
             render.as_json(waiting)
         else:
@@ -188,49 +189,45 @@ def list_(limit: int, address: str | None, json_: bool) -> None:
 
 @main.command()
 @click.argument("sweep")
+@click.option("--address", envvar="RAY_ADDRESS", help="A cluster, http://head:8265: say too how the sweep's job stands there.")
 @JSON
-def status(sweep: str, json_: bool) -> None:
+def status(sweep: str, address: str | None, json_: bool) -> None:
     """What a sweep came to, or how it stands while it runs. SWEEP is its id, or the beginning of it.
 
     \b
     Example:  sweep status 1f0c
     """
     from runner.cli import render
-    from tracking.store import Store
+    from runner.remote import status as look_up
 
-    store = Store()
-    found = store.find_sweep(sweep)
-    rows = store.ranking(found)
+    found = look_up(address, sweep)
+    rows = found.ranking()
     if json_:
-        render.as_json({"sweep": found, "ranking": rows})
-        return
-    lines = [[str(v) if v is not None else "" for v in row.values()] for row in rows]
-    headers = list(rows[0]) if rows else []
-    where = store.ui_hint(found.experiment_id, found.id)
-    standing = render.standing(found, datetime.now(timezone.utc))
-    _show([render.sweeps([found]), *standing, *([render.table(headers, lines)] if rows else []), where])
-
-
-def _is_cluster(address: str | None) -> bool:
-    """Whether an address is that of a cluster's job API, and not of its head itself."""
-    return (address or "").startswith(("http://", "https://"))
+        render.as_json({"sweep": found.recorded, "ranking": rows, "job": found.job})
+    else:
+        _show(render.status(found, rows, datetime.now(timezone.utc)))
+    if found.lost is not None:
+        raise found.lost
 
 
 def _job(address: str, sweep: str) -> tuple[Any, Any]:
     """A cluster's jobs, and the latest of a sweep."""
     from runner.executors.jobs import Jobs
+    from runner.remote import find_job
 
     jobs = Jobs(address)
-    return jobs, jobs.find(sweep)
+    return jobs, find_job(jobs, sweep)
 
 
-def _follow(jobs: Any, job: Any) -> None:
-    """Show what a job prints until it ends; a failure ends this process as it ended the job."""
-    for text in jobs.follow(job):
-        click.echo(text, nl=False)
-    ended = jobs.find(job.sweep_id)
-    if ended.status != "SUCCEEDED":
-        raise SystemExit(ended.exit_code or 3)
+def _follow(jobs: Any, sweep_id: str, job_id: str) -> None:
+    """Show what a sweep's job prints until it ends, and end as it did. Ctrl-C ends this alone."""
+    from runner.cli.job import follow
+
+    try:
+        follow(jobs, job_id)
+    except KeyboardInterrupt:
+        click.echo(f"sweep {sweep_id} goes on: `sweep cancel {sweep_id}` ends it", err=True)
+        raise
 
 
 def _show(parts: list[Any]) -> None:
