@@ -15,6 +15,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from tests import command
 from tests.cluster import Cluster, cluster
 from tests.command import ok
 from tests.postgres import postgres
@@ -112,6 +113,17 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
         hosts.await_hosts("head")
         made.join("one", "two")
         yield made
+
+
+def test_the_doctor_looks_at_every_node(team: Team) -> None:
+    said = ok(
+        command.alone("runner", "doctor", "--cluster", "--address", team.hosts.api, folder=team.folder, **team.hosts.environment)
+    )
+    assert re.search(r"ok +versions: on 3 nodes alike: Python 3\S*, ray \S+, tilelang \S+, torch", said), said
+    for host in ("head", "one", "two"):
+        assert re.search(rf"ok +{host}: no accelerator: it builds", said), said
+    assert re.search(rf"ok +store: {re.escape(team.store)}.*there and back", said), said
+    assert "fault" not in said and "clock" not in said
 
 
 @pytest.mark.timeout(400)

@@ -253,17 +253,27 @@ def compare(one: str, other: str, source: bool, json_: bool) -> None:
 
 @main.command()
 @click.option("--address", envvar="RAY_ADDRESS", help="A Ray cluster, as host:port, instead of a Ray started here.")
-def doctor(address: str | None) -> None:
+@click.option("--cluster", is_flag=True, help="Look at every node of the cluster, http://head:8265, against the others.")
+def doctor(address: str | None, cluster: bool) -> None:
     """What this machine has, and what to do about what it lacks. Exit 0 when sweeps can run, else 3.
 
     \b
     Example:  runner doctor
+              runner doctor --cluster --address http://head:8265
     """
-    from runner.doctor import examine
-    from runner.errors import InfrastructureLost
+    from runner.doctor import examine, examine_cluster
+    from runner.errors import InfrastructureLost, RequestError
+    from runner.executors.jobs import is_cluster
 
+    if cluster and not address:
+        raise RequestError("--cluster needs the cluster's address: --address http://head:8265, or RAY_ADDRESS")
+    if cluster and is_cluster(address):
+        from runner.cli import job
+
+        job.run(str(address), "doctor", ["doctor", "--cluster"])
+        return
     faults = 0
-    for finding in examine(None, address):
+    for finding in examine_cluster(str(address)) if cluster else examine(None, address):
         faults += finding.state == "fault"
         click.secho(f"{finding.state:<5} ", fg={"ok": "green", "note": "yellow", "fault": "red"}[finding.state], nl=False)
         click.echo(f"{finding.topic}: {finding.text}" + (f"  ->  {finding.remedy}" if finding.remedy else ""))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.doctor import devices, installed, machine, trials
+from runner.doctor import cluster, devices, installed, machine, trials
 from runner.doctor.finding import Finding, guarded
 from runner.records import Device
 from runner.targets.base import backend
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "examine", "examine_cluster"]
 
 
 def examine(store_uri: str | None = None, address: str | None = None) -> Iterator[Finding]:
@@ -32,3 +32,9 @@ def examine(store_uri: str | None = None, address: str | None = None) -> Iterato
     yield from guarded("kernels", trials.kernels(cards))
     yield from guarded("Ray", devices.cluster(address, cards))
     yield from guarded("store", trials.store(store_uri))
+
+
+def examine_cluster(address: str) -> Iterator[Finding]:
+    """Every node of the Ray cluster at `host:port` or "auto" against the others, and the store as its drivers reach it."""
+    yield from guarded("nodes", cluster.examine_nodes(address))
+    yield from guarded("store", trials.store(None))
