@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.errors import InfrastructureLost
+from runner.errors import InfrastructureLost, RequestError
 
 STATE_VARIABLE = "SWEEP_RUNNER_STATE"
 """Environment variable: another folder for it."""
@@ -19,8 +20,17 @@ STATE = Path(os.environ.get(STATE_VARIABLE, ".runner")).expanduser()
 SPOOL = STATE / "spool"
 """Outcomes on their way to MLflow, a folder per sweep."""
 
+SWEEP_ID = re.compile(r"[0-9a-f]{8}")
+
 TEMPORARY = ".tmp"
 """What ends so was never finished."""
+
+
+def spool_of(sweep_id: str) -> Path:
+    """A sweep's folder there. Raises RequestError for an id that is none, as a record that others can write may hold."""
+    if not SWEEP_ID.fullmatch(sweep_id):
+        raise RequestError(f"a sweep's id is 8 hex digits, not {sweep_id[:40]!r}")
+    return SPOOL / sweep_id
 
 
 def atomic_write(path: Path, data: bytes) -> None:

@@ -105,6 +105,13 @@ def demand_finished(info: SweepInfo) -> None:
     assert not (SPOOL / info.id).exists(), "nothing waits"
 
 
+@pytest.mark.parametrize("id", ["../../elsewhere", "/tmp/elsewhere", "ab12cd34/..", ""])
+def test_an_id_that_somebody_wrote_into_the_record_leads_nowhere_else(id: str, local_folder: Path) -> None:
+    with pytest.raises(RequestError, match="8 hex digits"):
+        Recorder(Store(), make.sweep(id=id), 1, make.FLOPS, print)
+    assert {path.name for path in local_folder.iterdir()} == {"mlflow.db"}
+
+
 class Fuse:
     """Ends the process with SIGKILL before or after the n-th thing that is asked of MLflow, or written to disk."""
 

@@ -435,6 +435,29 @@ def test_a_server_that_is_down_is_said_in_one_line_and_soon(local_folder: Path) 
     assert "\n" not in str(down.value) and "secret" not in str(down.value)
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://me:se%40cret@127.0.0.1:not-a-port",
+        "weird://me:secret@127.0.0.1/x",
+        "postgresql+nodriver://me:secret@127.0.0.1/x",
+        "postgresql+absent://127.0.0.1/x?user=me&password=secret",
+    ],
+)
+def test_a_password_is_never_said(uri: str) -> None:
+    """Not by us, and not where MLflow or a database quotes the address."""
+    with pytest.raises(InfrastructureLost) as lost:
+        Store(uri).check()
+    said = str(lost.value)
+    assert "***" in said and "cret" not in said and "\n" not in said
+
+
+def test_a_database_whose_driver_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymssql", None)
+    with pytest.raises(InfrastructureLost, match="its driver pymssql is not installed"):
+        Store("mssql+pymssql://127.0.0.1/x").check()
+
+
 def test_a_server_that_refuses_us_or_keeps_its_artifacts_to_itself_is_explained(tmp_path: Path) -> None:
     elsewhere = f"/no-such-folder-{uuid.uuid4().hex}/artifacts"
     options = ("--no-serve-artifacts", "--default-artifact-root", elsewhere, "--allowed-hosts", "127.0.0.1:*,127.0.0.1")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from runner.errors import InfrastructureLost, RunnerError
 from tracking import layout
@@ -33,6 +33,9 @@ TIMEOUT = "4"
 """Seconds for a request, where MLflow's own two minutes and seven retries would keep a person or a sweep waiting."""
 
 PROBE = "sweep-runner probe"
+
+USER, OPTION = re.compile(r"(://[^/?#\s:@]*:)[^/?#\s]*@"), re.compile(r"(password=)[^&\s'\"]*", re.IGNORECASE)
+"""Where a URI may have a password."""
 
 
 def default_uri() -> str:
@@ -60,13 +63,9 @@ def _sqlite_file(uri: str) -> Path | None:
     return Path(path) if scheme == "sqlite" else None
 
 
-def without_password(uri: str) -> str:
-    """`uri` as it may be printed."""
-    parts = urlsplit(uri)
-    if not parts.password:
-        return uri
-    user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))
+def without_password(text: str) -> str:
+    """A URI, or what was said of one, as it may be printed: a user's password is starred, and one among a database's options."""
+    return OPTION.sub(r"\1***", USER.sub(r"\1***@", text))
 
 
 def connect(uri: str) -> MlflowClient:
@@ -128,7 +127,7 @@ def one_line(uri: str) -> Iterator[None]:
         yield
     except RunnerError:
         raise
-    except (MlflowException, SQLAlchemyError, requests.RequestException, OSError) as error:
+    except (MlflowException, SQLAlchemyError, requests.RequestException, OSError, ModuleNotFoundError) as error:
         raise InfrastructureLost(explain(uri, error)) from error
 
 
@@ -145,11 +144,13 @@ def guarded(method: F) -> F:
 
 def explain(uri: str, error: Exception) -> str:
     """One line: where, what, and what to do about it."""
-    text, where = " ".join(str(error).split()), f"MLflow at {without_password(uri)}"
+    text, where = without_password(" ".join(str(error).split())), f"MLflow at {without_password(uri)}"
     host = urlsplit(uri).netloc.rpartition("@")[2]
     if "Invalid Host header" in text:
         allow = f"start it with `--allowed-hosts {host}` (or MLFLOW_SERVER_ALLOWED_HOSTS)"
         return f"{where}: the server refuses the host name {host!r}: {allow}"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{where}: its driver {error.name} is not installed: install it, or name another, as in postgresql+psycopg2://"
     if "maintenance mode" in text:
         return (
             f"{where}: MLflow no longer opens a store of plain files: move it with `mlflow migrate-filestore`, "

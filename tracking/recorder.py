@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import NotFound, RequestError, RunnerError
-from runner.paths import SPOOL
+from runner.paths import SPOOL, spool_of
 from runner.records import (
     UNSETTLED,
     Decision,
@@ -60,7 +60,7 @@ class Recorder:
         self._uri = store.uri
         self._behind = False
         self._not_before = -math.inf
-        self._journal = Journal(SPOOL / info.id)
+        self._journal = Journal(spool_of(info.id))
         with contextlib.ExitStack() as stack, quick(retries=0):
             if not stack.enter_context(self._journal.held()):
                 raise RequestError(f"sweep {info.id} is being run by another process: wait for it, or interrupt it")
