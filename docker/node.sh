@@ -56,8 +56,8 @@ measured() {
     [ -z "$resources" ] || options+=(--resources="{${resources#, }}")
 }
 
-ENDS_WITHIN=10 # seconds that `ray start` has after its raylet
-node=''        # its process
+ENDS_WITHIN=5 # seconds that `ray start` has after its raylet
+node=''       # its process
 stopping=''
 
 # Asks Ray to end: it lets what runs here finish for RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S (30) seconds.
