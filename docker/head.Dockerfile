@@ -18,7 +18,7 @@ ARG PIP_EXTRA_INDEX_URL
 WORKDIR /opt/sweep-runner
 COPY pyproject.toml README.md constraints.txt ./
 COPY docker/install.sh docker/
-RUN docker/install.sh '.[postgres]'
+RUN docker/install.sh '.[server]'
 
 COPY kernels kernels
 COPY runner runner

@@ -2,7 +2,7 @@
 # Installs what an image's Python lacks of this project's dependencies, in the versions of constraints.txt. Run by the images' builds in
 # the project's folder:
 #
-#   docker/install.sh '.[postgres]'
+#   docker/install.sh '.[server]'
 #
 # What a vendor's image brings stays as it is, since no other build of it drives the vendor's cards.
 set -euo pipefail

@@ -2,7 +2,7 @@
 # Fills a folder with the wheels of this project and of all that it needs, for nodes that reach no registry:
 #
 #   docker/wheelhouse.sh wheelhouse                                                   here, on a machine that reaches one
-#   pip install --no-index --find-links wheelhouse 'sweep-runner[postgres]'           there, after the folder was copied
+#   pip install --no-index --find-links wheelhouse 'sweep-runner[server]'           there, after the folder was copied
 #
 # Settings, by environment variables:
 #
@@ -21,7 +21,7 @@ if [ -z "$folder" ] || [ "${folder#-}" != "$folder" ]; then
     exit 2
 fi
 shift
-[ $# -gt 0 ] || set -- "${project}[postgres]"
+[ $# -gt 0 ] || set -- "${project}[server]"
 python="${PYTHON:-python3}"
 constraints="${CONSTRAINTS:-$project/constraints.txt}"
 scratch=$(mktemp -d)
