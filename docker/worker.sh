@@ -14,7 +14,9 @@ address="${HEAD_ADDRESS:-}"
 demand_token
 node_options
 
-head_answers() { (exec 3<>"/dev/tcp/${address%:*}/${address##*:}") 2>/dev/null; }
+# Within five seconds: a machine that is cut off would wait for minutes.
+# shellcheck disable=SC2016  # the inner shell expands them
+head_answers() { timeout 5 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "${address%:*}" "${address##*:}" 2>/dev/null; }
 
 rest() {
     local end=$((SECONDS + $1))
