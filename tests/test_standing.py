@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from runner import remote
+from runner.cli import render
 from runner.cli.render import standing as said
+from runner.executors.jobs import Job
 from runner.records import Status
 from tests import command
 from tests import outcomes as make
@@ -69,6 +72,38 @@ def test_a_driver_that_says_nothing_may_be_gone(running: Recorder) -> None:
     assert not [line for line in said(sweep, datetime.now(timezone.utc)) if "resume" in line]
     (line,) = [line for line in said(sweep, datetime.now(timezone.utc) + timedelta(minutes=10)) if "resume" in line]
     assert line.startswith("last heard of 10 min ago") and f"`sweep resume {sweep.id}`" in line
+
+
+HEAD = "http://head:8265"
+
+
+def seen_with(recorder: Recorder, job: Job | None) -> list[str]:
+    """The lines of `sweep status` about a sweep whose record is open, with its job on a cluster."""
+    store = Store()
+    found = remote.Status(HEAD, store, store.find_sweep(recorder.info.id), job, None)
+    parts = render.status(found, found.ranking(), datetime.now(timezone.utc) + timedelta(minutes=10))
+    return [part for part in parts if isinstance(part, str)]
+
+
+def job_of(recorder: Recorder, state: str, message: str) -> Job:
+    return Job("sweep-1f0c", recorder.info.id, "blocks", state, "2026-01-02T03:04:05+00:00", message, None)
+
+
+def test_a_driver_that_died_is_told_from_one_that_is_silent(running: Recorder) -> None:
+    resume = f"`sweep resume {running.info.id}`"
+    lines = seen_with(running, job_of(running, "FAILED", "its driver was killed by SIGKILL"))
+    (line,) = [line for line in lines if "job sweep-1f0c" in line]
+    assert line == f"blocks {running.info.id}: job sweep-1f0c failed: its driver was killed by SIGKILL"
+    (line,) = [line for line in lines if resume in line]
+    assert line == f"its driver ended before it closed the record: {resume} measures what is missing"
+
+    lines = seen_with(running, job_of(running, "RUNNING", "Job is currently running."))
+    assert f"blocks {running.info.id}: job sweep-1f0c running" in lines
+    (line,) = [line for line in lines if resume in line]
+    assert line.startswith("last heard of 10 min ago")
+
+    (line,) = [line for line in seen_with(running, None) if HEAD in line]
+    assert line == f"{HEAD} has no job of it: unless it runs elsewhere, {resume} measures what is missing"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"known": 1, "of another version": 2}'])
