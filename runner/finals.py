@@ -58,7 +58,7 @@ def baselines_again(sweep: Sweep, fleet: Fleet, result: Result, say: Callable[[s
     for before in result.baselines.values():
         if before.device in fleet.idle:
             fleet.measure(baseline_job(sweep, before.device), baseline_deadline(sweep.allowance))
-        else:
+        elif before.device not in fleet.dismissed:
             result.notes.append(f"{before.device} went before the end: {sweep.baseline_name} was not timed there again")
     while fleet.measuring:
         if (done := fleet.next()) is None:

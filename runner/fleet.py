@@ -14,6 +14,7 @@ class Fleet:
         self._executor = executor
         self.here: list[Device] = []
         self.idle: list[Device] = []
+        self.dismissed: list[Device] = []
         self.measuring = 0
 
     def measure(self, job: BenchJob | BaselineJob | PairJob, deadline: float) -> None:
@@ -31,6 +32,7 @@ class Fleet:
     def dismiss(self, device: Device) -> bool:
         """Use a device no more. Whether there are others, or others may come."""
         self._remove(device)
+        self.dismissed.append(device)
         return self._executor.dismiss(device)
 
     def next(self) -> Done | None:
