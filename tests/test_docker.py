@@ -149,6 +149,7 @@ def test_kubernetes_manifests_fit_together() -> None:
         assert all("readinessProbe" in c and "requests" in c["resources"] for c in pod["containers"])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray's and MLflow's own
 def test_the_slurm_script_asks_ray_for_what_it_has() -> None:
     from ray.scripts.scripts import cli
 
@@ -371,6 +372,7 @@ def test_mlflow_keeps_the_record_in_postgresql_by_a_password_that_nothing_shows(
         assert not list(tmp_path.glob("tmp.*")), "the password file is gone"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_mlflow_upgrades_an_older_database_when_asked(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     make_older_store(uri)
