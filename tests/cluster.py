@@ -137,6 +137,14 @@ class Cluster:
                 raise RuntimeError(f"not there within {READY:.0f} s: {missing}\n{said}")
             time.sleep(0.5)
 
+    def await_end(self, name: str) -> None:
+        """Until the cluster has given a host up."""
+        end = time.monotonic() + READY
+        while self.hosts[name].address in self._living():
+            if time.monotonic() > end:
+                raise RuntimeError(f"{name} counts as living after {READY:.0f} s")
+            time.sleep(0.5)
+
     def _living(self) -> set[str]:
         token = Path(self.environment["RAY_AUTH_TOKEN_PATH"]).read_text()
         asked = urllib.request.Request(f"{self.api}/nodes?view=summary", headers={"Authorization": f"Bearer {token}"})
