@@ -116,6 +116,32 @@ def test_mlflow_that_comes_back_gets_what_was_kept_while_the_sweep_goes_on(
     assert recorded(store, info) == [o.variant.id for o in written]
 
 
+class HangsAt(Store):
+    """A store whose server stops answering when it is told how the sweep stands."""
+
+    way: Proxy
+
+    def stand(self, *args: object) -> None:
+        self.way.become("hang")
+        super().stand(*args)  # type: ignore[arg-type]
+
+
+def test_a_server_that_hangs_while_it_is_told_how_a_sweep_stands_holds_it_no_longer_than_a_record_does(
+    between: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "STANDING", 0.0)
+    info, said = new_sweep(), list[str]()
+    store = HangsAt(between.address)
+    store.way = between
+    found = Recorder(store, info, 1, make.FLOPS, said.append)
+    started = time.monotonic()
+    found.write(outcomes(1)[0])
+    assert time.monotonic() - started < 15, "a request is given up after four seconds"
+    assert len(said) == 1 and found.pending == 0
+    between.become("pass")
+    found.close([], {}, "1 timed, 0 not", "FINISHED")
+
+
 class Slow(Store):
     """A store that takes its time for each outcome."""
 

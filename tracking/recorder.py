@@ -126,10 +126,11 @@ class Recorder:
             return
         trouble = ""
         try:
-            self._replay.run(self._journal, seconds)
-            if started - self._told >= STANDING and not self.pending:
-                self._told = started
-                self._replay.store.stand(self.parent, self._count.standing())
+            with quick(retries=0):
+                self._replay.run(self._journal, seconds)
+                if started - self._told >= STANDING and not self.pending:
+                    self._told = started
+                    self._replay.store.stand(self.parent, self._count.standing())
         except RunnerError as error:
             trouble = str(error)
         took = time.monotonic() - started
@@ -213,14 +214,13 @@ class _Replay:
     def run(self, journal: Journal, seconds: float = math.inf) -> None:
         """Stops between two records once so many seconds are over."""
         end = time.monotonic() + seconds
-        with quick(retries=0):
-            for path in journal.pending():
-                if not self._apply(journal.read(path)):
-                    self.damaged.append(set_aside(path))
-                else:
-                    path.unlink()
-                if time.monotonic() > end:
-                    return
+        for path in journal.pending():
+            if not self._apply(journal.read(path)):
+                self.damaged.append(set_aside(path))
+            else:
+                path.unlink()
+            if time.monotonic() > end:
+                return
 
     def _apply(self, found: tuple[Mapping[str, Any], bytes] | None) -> bool:
         """Whether the record was one that can be read."""
