@@ -44,6 +44,7 @@ class Gemm:
         Knob("a_coalesced_width", None, "Elements of A that a thread copies at once; null: the compiler's choice.", WIDTHS, GPU),
         Knob("b_interleave", 1, "B packed ahead as [K/i, N, i]: i consecutive k of one column side by side.", (1, 2, 4, 8, 16)),
         Knob("c_staging", "direct", "How C leaves the registers: straight, or by way of shared memory.", STAGINGS, GPU),
+        Knob("c_buffers", 1, "Staged slices of C at a time: the next is written while the last is stored.", (1, 2), ("cuda",)),
         Knob("c_swizzle_bytes", 0, "Period of the staged C tile's swizzle; 0: none of ours.", SWIZZLES, GPU),
         Knob("c_coalesced_width", None, "Elements of C that a thread stores at once; null: the compiler's choice.", WIDTHS, GPU),
         Knob("panel_size", 0, "Blocks side by side in the launch order's panels; 0: no panels.", tuple(range(33)), GPU),
@@ -57,6 +58,13 @@ class Gemm:
         Knob("cluster_M", 1, "Blocks of a cluster along M; they load one B tile for all of them.", (1, 2), ("cuda",)),
         Knob("cluster_N", 1, "Blocks of a cluster along N; they load one A tile for all of them.", (1, 2), ("cuda",)),
         Knob("split_k", 1, "Parts of K that are multiplied apart and then summed, in float32.", (1, 2, 4, 8, 16, 32), GPU),
+        Knob(
+            "split_k_sum",
+            "kernel",
+            "Who sums the parts of K: a second kernel, or a tile's last block.",
+            ("kernel", "last_block"),
+            GPU,
+        ),
     )
 
     def unfit(self, workload: Workload, config: Mapping[str, Value], target: Target, limits: Limits) -> str | None:
@@ -93,7 +101,10 @@ class Gemm:
         if knobs.split_k <= 1:
             return a, packed
         parts = torch.empty((knobs.split_k, a.shape[0], b.shape[1]), dtype=torch.float32, device=a.device)
-        return a, packed, parts
+        if knobs.split_k_sum == "kernel":
+            return a, packed, parts
+        blocks = -(-a.shape[0] // knobs.block_M), -(-b.shape[1] // knobs.block_N)
+        return a, packed, parts, torch.zeros(blocks, dtype=torch.int32, device=a.device)
 
     def packing(self, config: Mapping[str, Value]) -> str:
         i = int(config["b_interleave"] or 1)
@@ -157,6 +168,7 @@ def _schedule_faults(workload: Workload, knobs: Knobs, target: Target) -> Iterat
     if schedule == "automatic":
         clusters = max(knobs.cluster_M, knobs.cluster_N) > 1
         yield "clusters need a schedule that is written out: cooperative or pingpong" if clusters else None
+        yield "c_buffers needs a schedule that is written out: cooperative or pingpong" if knobs.c_buffers > 1 else None
         return
     yield None if target.arch.startswith("sm_90") else f"schedule={schedule} is for Hopper, and the target is {target.arch}"
     yield f"schedule={schedule} is for float16, and the inputs are {workload.dtype}" if workload.dtype != "float16" else None
@@ -165,11 +177,19 @@ def _schedule_faults(workload: Workload, knobs: Knobs, target: Target) -> Iterat
         yield f"schedule={schedule} multiplies with {threads} threads, not with {knobs.threads}"
     rows = knobs.block_M // groups if schedule == "cooperative" and groups else knobs.block_M
     yield f"a warp group multiplies 64 rows at a time, and schedule={schedule} gives it {rows}" if rows % 64 else None
+    height, width = knobs.c_tile() or (rows, knobs.block_N)
+    slices, buffers = max(1, rows // height) * (knobs.block_N // width), max(1, knobs.c_buffers)
+    yield f"c_buffers={buffers} take turns, and a warp group has {slices} slices of C" if slices % buffers else None
     if min(knobs.cluster_M, knobs.cluster_N) > 1:
         yield "cluster_M and cluster_N are two ways to share what is loaded: set one"
     blocks, size = knobs.persistent_blocks, max(knobs.cluster_M, knobs.cluster_N)
     yield f"persistent_blocks={blocks} is not divisible in clusters of {size}" if blocks % size else None
-    unused = {"split_k": knobs.split_k > 1, "b_interleave": knobs.b_interleave > 1, "tma: false": not knobs.tma}
+    unused = {
+        "split_k": knobs.split_k > 1,
+        "c_swizzle_bytes": knobs.c_swizzle_bytes > 0,
+        "b_interleave": knobs.b_interleave > 1,
+        "tma: false": not knobs.tma,
+    }
     unused |= {"num_stages below 2": knobs.num_stages < 2, "warp_policy": knobs.warp_policy != "FullRow"}
     unused |= {"raster_order": knobs.raster_order != "column"}
     asked = ", ".join(name for name, is_asked in unused.items() if is_asked)

@@ -15,7 +15,7 @@ Annotations are not postponed in this file: TileLang reads a kernel's parameters
 from collections.abc import Mapping
 from typing import Any
 
-from kernels.gemm_program import Knobs, shapes, store_macro, tiles
+from kernels.gemm_program import Knobs, shapes, tiles
 from runner.records import Value, Workload
 
 GROUP = 128
@@ -33,7 +33,7 @@ def hopper_program(workload: Workload, config: Mapping[str, Value]) -> Any:
     A_shape, B_shape, C_shape = shapes(workload, knobs)
     bm, bn, bk, stages, takes_turns = knobs.block_M, knobs.block_N, knobs.block_K, knobs.num_stages, plan.takes_turns
     many, few = REGISTERS[groups]
-    copy_tiles, multiply, store = _copy(T, plan), _multiply(T, plan), store_macro(T, dtype, knobs, {})
+    copy_tiles, multiply, store = _copy(T, plan), _multiply(T, plan), _store(T, plan)
     share_tiles, every_other = _share_tiles(T, plan, multiply, store), _every_other(T, plan, multiply, store)
 
     @T.prim_func
@@ -57,8 +57,12 @@ def hopper_program(workload: Workload, config: Mapping[str, Value]) -> Any:
                         every_other(C, A_ring, B_ring, full, free, first_turn, second_turn, block // cluster, rank, thread, 0)
                     else:
                         every_other(C, A_ring, B_ring, full, free, second_turn, first_turn, block // cluster, rank, thread, 1)
+                elif thread < GROUP:
+                    share_tiles(C, A_ring, B_ring, full, free, block // cluster, rank, thread, 0)
+                elif groups == 2 or thread < 2 * GROUP:
+                    share_tiles(C, A_ring, B_ring, full, free, block // cluster, rank, thread, 1)
                 else:
-                    share_tiles(C, A_ring, B_ring, full, free, block // cluster, rank, thread)
+                    share_tiles(C, A_ring, B_ring, full, free, block // cluster, rank, thread, 2)
             T.cluster_sync()  # a block that is done stays as long as others may still write to its shared memory
 
     return gemm
@@ -68,10 +72,11 @@ class _Plan:
     """What follows from the knobs. A worker is a cluster of blocks, which computes a unit of tiles at each of its turns."""
 
     def __init__(self, workload: Workload, knobs: Knobs):
-        self.knobs, self.order = knobs, _Order(workload, knobs)
+        self.knobs, self.order, self.dtype = knobs, _Order(workload, knobs), workload.dtype
         self.steps = -(-workload.shape["K"] // knobs.block_K)
         self.cluster, self.groups = max(knobs.cluster_M, knobs.cluster_N), knobs.threads // GROUP
         self.takes_turns = knobs.schedule == "pingpong"
+        self.rows = knobs.block_M if self.takes_turns else knobs.block_M // self.groups  # of a tile of C that a group has
         self.blocks = knobs.persistent_blocks or self.order.units * self.cluster
         self.workers = self.blocks // self.cluster
 
@@ -104,7 +109,7 @@ def _copy(T: Any, plan: _Plan) -> Any:
 
 def _multiply(T: Any, plan: _Plan) -> Any:
     """A warp group's product of one tile: through the ring, giving each place back as soon as it was read."""
-    steps, stages, cluster = plan.steps, plan.knobs.num_stages, plan.cluster
+    steps, stages, cluster, rows = plan.steps, plan.knobs.num_stages, plan.cluster, plan.rows
 
     @T.macro
     def give_back(free: T.Tensor, at, thread):
@@ -114,11 +119,13 @@ def _multiply(T: Any, plan: _Plan) -> Any:
                 T.mbarrier_arrive(free[at], rank)
 
     @T.macro
-    def multiply(A_ring: T.Tensor, B_ring: T.Tensor, C_sum: T.Tensor, full: T.Tensor, free: T.Tensor, turn, thread):
+    def multiply(A_ring: T.Tensor, B_ring: T.Tensor, C_sum: T.Tensor, full: T.Tensor, free: T.Tensor, turn, thread, first: int):
         for k in T.serial(steps):
             at = (turn * steps + k) % stages
             T.mbarrier_wait_parity(full[at], ((turn * steps + k) // stages) & 1)
-            T.wgmma_gemm(A_ring[at, :, :], B_ring[at, :, :], C_sum, clear_accum=k == 0, policy=T.GemmWarpPolicy.FullRow)
+            T.wgmma_gemm(
+                A_ring[at, first : first + rows, :], B_ring[at, :, :], C_sum, clear_accum=k == 0, policy=T.GemmWarpPolicy.FullRow
+            )
             T.wait_wgmma(1)  # all but the product just issued are done, so the tiles before are free
             if k > 0:
                 give_back(free, (turn * steps + k + stages - 1) % stages, thread)
@@ -128,16 +135,45 @@ def _multiply(T: Any, plan: _Plan) -> Any:
     return multiply
 
 
-def _share_tiles(T: Any, plan: _Plan, multiply: Any, store: Any) -> Any:
-    """`cooperative`: all groups have every tile."""
-    order, workers, bm, bn = plan.order, plan.workers, plan.knobs.block_M, plan.knobs.block_N
+def _store(T: Any, plan: _Plan) -> Any:
+    """From a group's registers to global memory: straight, or by way of slices that the copy engine stores.
+
+    With several buffers the next slice is written while the last is stored, also over the end of a tile.
+    """
+    knobs, rows, bn = plan.knobs, plan.rows, plan.knobs.block_N
+    staged = knobs.c_tile()
+    height, width = (min(staged[0], rows), staged[1]) if staged else (rows, bn)
 
     @T.macro
-    def share_tiles(C: T.Tensor, A_ring: T.Tensor, B_ring: T.Tensor, full: T.Tensor, free: T.Tensor, worker, rank, thread):
-        C_sum = T.alloc_fragment((bm, bn), "float32")
+    def store(C_sum: T.Tensor, C: T.Tensor, m0: T.int32, n0: T.int32):
+        if staged is None:
+            T.copy(C_sum, C[m0, n0], coalesced_width=knobs.c_coalesced_width)
+        else:
+            C_tile = T.alloc_shared((knobs.c_buffers, height, width), plan.dtype)
+            for s in T.unroll((rows // height) * (bn // width)):
+                m, n = (s * height, 0) if height < rows else (0, s * width)
+                T.tma_store_wait(knobs.c_buffers - 1)  # whoever stored from this buffer has read it
+                T.copy(C_sum[m : m + height, n : n + width], C_tile[s % knobs.c_buffers, :, :])
+                T.tma_copy(C_tile[s % knobs.c_buffers, :, :], C[m0 + m : m0 + m + height, n0 + n : n0 + n + width])
+
+    return store
+
+
+def _share_tiles(T: Any, plan: _Plan, multiply: Any, store: Any) -> Any:
+    """`cooperative`: a group has some rows of every tile. Groups wait for tiles and never for each other, so one may store
+    while another multiplies."""
+    order, workers, rows, bn = plan.order, plan.workers, plan.rows, plan.knobs.block_N
+
+    @T.macro
+    def share_tiles(
+        C: T.Tensor, A_ring: T.Tensor, B_ring: T.Tensor, full: T.Tensor, free: T.Tensor, worker, rank, thread, group: int
+    ):
+        C_sum = T.alloc_fragment((rows, bn), "float32")
         for turn in T.serial(T.ceildiv(order.units - worker, workers)):
-            multiply(A_ring, B_ring, C_sum, full, free, turn, thread)
-            store(C_sum, C, order.row(turn * workers + worker, rank), order.column(turn * workers + worker, rank))
+            multiply(A_ring, B_ring, C_sum, full, free, turn, thread, group * rows)
+            m0 = order.row(turn * workers + worker, rank) + group * rows
+            store(C_sum, C, m0, order.column(turn * workers + worker, rank))
+        T.tma_store_wait(0)
 
     return share_tiles
 
@@ -165,9 +201,10 @@ def _every_other(T: Any, plan: _Plan, multiply: Any, store: Any) -> Any:
             turn = pair * 2 + first
             # A barrier of the ring tells only odd passes from even ones: nobody may wait for a pass two ahead.
             T.mbarrier_wait_parity(mine[0], (pair & 1) ^ (1 - first))
-            multiply(A_ring, B_ring, C_sum, full, free, turn, thread)
+            multiply(A_ring, B_ring, C_sum, full, free, turn, thread, 0)
             T.mbarrier_arrive(others[0])
             store(C_sum, C, order.row(turn * workers + worker, rank), order.column(turn * workers + worker, rank))
+        T.tma_store_wait(0)
 
     return every_other
 

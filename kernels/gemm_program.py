@@ -38,6 +38,7 @@ class Knobs:
     a_coalesced_width: int | None
     b_interleave: int
     c_staging: str
+    c_buffers: int
     c_swizzle_bytes: int
     c_coalesced_width: int | None
     panel_size: int
@@ -49,11 +50,18 @@ class Knobs:
     cluster_M: int
     cluster_N: int
     split_k: int
+    split_k_sum: str
 
     @classmethod
     def of(cls, config: Mapping[str, Value]) -> "Knobs":
         widths = ("a_coalesced_width", "c_coalesced_width")
-        words = {"c_staging": "direct", "raster_order": "column", "warp_policy": "Square", "schedule": "automatic"}
+        words = {
+            "c_staging": "direct",
+            "raster_order": "column",
+            "warp_policy": "Square",
+            "schedule": "automatic",
+            "split_k_sum": "kernel",
+        }
         found: dict[str, Any] = {name: config.get(name) for name in widths}
         found |= {name: config.get(name) or usual for name, usual in words.items()} | {"tma": config.get("tma") is not False}
         return cls(**{name: found[name] if name in found else int(config.get(name) or 0) for name in cls.__dataclass_fields__})
@@ -73,7 +81,7 @@ def gpu_program(workload: Workload, config: Mapping[str, Value], target: Target)
     hints = {} if knobs.tma else {"disable_tma": True}
     multiply = _multiply(T, workload, knobs, target, hints)
     if knobs.split_k > 1:
-        return _in_parts(T, workload, knobs, multiply)
+        return (_summed_last if knobs.split_k_sum == "last_block" else _summed_after)(T, workload, knobs, multiply)
     store = store_macro(T, workload.dtype, knobs, hints)
     return (_persistent if knobs.persistent_blocks else _one_tile_each)(T, workload, knobs, multiply, store)
 
@@ -169,7 +177,7 @@ def _persistent(T: Any, workload: Workload, knobs: Knobs, multiply: Any, store: 
     return gemm
 
 
-def _in_parts(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any:
+def _summed_after(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any:
     """K is cut in parts that blocks of their own multiply; a second kernel sums them in a fixed order."""
     A_shape, B_shape, C_shape = shapes(workload, knobs)
     bm, bn, parts, dtype = knobs.block_M, knobs.block_N, knobs.split_k, workload.dtype
@@ -196,6 +204,46 @@ def _in_parts(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any:
                 for m, n in T.Parallel(rows, columns):
                     Sum[m, n] += Parts[part, by * rows + m, bx * columns + n]
             T.copy(Sum, C[by * rows, bx * columns])
+
+    return gemm
+
+
+def _summed_last(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any:
+    """As `_summed_after`, but of the blocks that have parts of a tile the last to be done sums them, in the same order.
+
+    `Done` counts the blocks that are done with a tile. It is zero before a call and after it.
+    """
+    A_shape, B_shape, C_shape = shapes(workload, knobs)
+    bm, bn, parts, dtype = knobs.block_M, knobs.block_N, knobs.split_k, workload.dtype
+    tiles_m, tiles_n = tiles(workload, knobs)
+    M, N = C_shape
+    depth = -(-workload.shape["K"] // knobs.block_K) // parts * knobs.block_K
+
+    @T.prim_func
+    def gemm(
+        A: T.Tensor(A_shape, dtype),
+        B: T.Tensor(B_shape, dtype),
+        Parts: T.Tensor((parts, M, N), "float32"),
+        Done: T.Tensor((tiles_m, tiles_n), "int32"),
+        C: T.Tensor(C_shape, dtype),
+    ):
+        with T.Kernel(tiles_n, tiles_m, parts, threads=knobs.threads) as (bx, by, bz):
+            C_sum = T.alloc_fragment((bm, bn), "float32")
+            before = T.alloc_shared((1,), "int32")
+            multiply(A, B, C_sum, by * bm, bx * bn, bz * depth)
+            T.copy(C_sum, Parts[bz, by * bm, bx * bn])
+            T.sync_threads()
+            if T.get_thread_binding() == 0:
+                before[0] = T.atomic_add(Done[by, bx], 1, memory_order="acq_rel", return_prev=True)
+            T.sync_threads()
+            if before[0] == parts - 1:
+                T.clear(C_sum)
+                for part in T.unroll(parts):
+                    for m, n in T.Parallel(bm, bn):
+                        C_sum[m, n] += Parts[part, by * bm + m, bx * bn + n]
+                T.copy(C_sum, C[by * bm, bx * bn])
+                if T.get_thread_binding() == 0:
+                    Done[by, bx] = 0
 
     return gemm
 

@@ -103,6 +103,11 @@ class TestPacking:
         _, _, parts = GEMM.pack((a, b), {"b_interleave": 1, "split_k": 4})
         assert parts.shape == (4, 4, 6) and parts.dtype == torch.float32
 
+    def test_and_a_counter_for_each_tile_where_its_last_block_sums_them(self) -> None:
+        config = {"b_interleave": 1, "split_k": 4, "split_k_sum": "last_block", "block_M": 16, "block_N": 32}
+        *_, done = GEMM.pack((torch.zeros(40, 8), torch.zeros(8, 64)), config)
+        assert done.shape == (3, 2) and not done.any()
+
 
 class TestSwizzle:
     @pytest.mark.parametrize("itemsize", [2, 4])
@@ -148,6 +153,9 @@ class TestUnfit:
             ("cuda", {"split_k": 2, "persistent_blocks": 132}, "two ways to share the work"),
             ("cuda", {"split_k": 2, "c_staging": "shared"}, "c_staging has nothing to do"),
             ("cuda", {"cluster_M": 2}, "clusters need a schedule that is written out"),
+            ("cuda", {"c_buffers": 2, "c_staging": "shared_n64"}, "c_buffers needs a schedule that is written out"),
+            ("cuda", {**WRITTEN_OUT, "c_buffers": 2, "c_staging": "shared_n128"}, "a warp group has 1 slices of C"),
+            ("cuda", {**WRITTEN_OUT, "c_staging": "shared", "c_swizzle_bytes": 64}, "has no use for c_swizzle_bytes"),
             ("cuda", {**WRITTEN_OUT, "threads": 128}, "multiplies with 256 or 384 threads, not with 128"),
             ("cuda", {**WRITTEN_OUT, "schedule": "pingpong", "threads": 384}, "multiplies with 256 threads, not with 384"),
             ("cuda", {**WRITTEN_OUT, "block_M": 192}, "64 rows at a time, and schedule=cooperative gives it 96"),
@@ -212,6 +220,7 @@ def every_value(arch: str) -> list[Variant]:
 
 SHAPING = (
     "c_staging",
+    "c_buffers",
     "c_swizzle_bytes",
     "warp_policy",
     "tma",
@@ -220,6 +229,7 @@ SHAPING = (
     "cluster_M",
     "cluster_N",
     "split_k",
+    "split_k_sum",
 )
 """Knobs that change what TileLang makes of a program, beyond numbers in it."""
 
@@ -269,6 +279,21 @@ class TestForGPUs:
         assert loads(cluster_M=2) == {"A": False, "B": True}
         assert loads(cluster_N=2) == {"A": True, "B": False}
         assert loads() == {"A": False, "B": False}
+
+    @pytest.mark.parametrize("config", [{}, {"schedule": "pingpong"}], ids=str)
+    def test_a_second_buffer_lets_a_store_go_on_while_the_next_slice_is_written(self, config: dict[str, Any]) -> None:
+        def waits(buffers: int) -> set[str]:
+            staged = {"c_staging": "shared_n32", "c_buffers": buffers}
+            shape = {"M": 1024, "N": 1024, "K": 512}
+            of = variant("gemm", shape, "float16", "cuda", "sm_90a", **{**WRITTEN_OUT, **staged, **config})
+            return set(re.findall(r"tma_store_wait<(\d), true>", source_of(of)))
+
+        assert waits(1) == {"0"} and waits(2) == {"0", "1"}
+
+    def test_warp_groups_that_share_a_tile_do_not_wait_for_each_other(self) -> None:
+        of = variant("gemm", {"M": 1024, "N": 1024, "K": 512}, "float16", "cuda", "sm_90a", **WRITTEN_OUT, c_staging="shared_n64")
+        synchronised = re.findall(r"__sync_thread_partial\((\d), (\d+)\)", source_of(of))
+        assert {threads for _, threads in synchronised} == {"128"} and len({barrier for barrier, _ in synchronised}) == 2
 
     def test_the_copy_engine_is_used_unless_it_is_switched_off(self) -> None:
         def source(tma: bool) -> str:
@@ -325,7 +350,10 @@ def documented_choices(knob: Knob) -> str:
         {**WRITTEN_OUT, "c_staging": "shared_n64"},
         {**WRITTEN_OUT, "c_staging": "shared_n64", "cluster_M": 2, "persistent_blocks": 16, "panel_size": 3},
         {**WRITTEN_OUT, "c_staging": "shared", "cluster_N": 2, "persistent_blocks": 16, "num_stages": 4},
+        {**WRITTEN_OUT, "c_staging": "shared_n32", "c_buffers": 2, "persistent_blocks": 16, "num_stages": 3},
         {**WRITTEN_OUT, "schedule": "pingpong", "c_staging": "shared_n64", "persistent_blocks": 16, "num_stages": 3},
+        {"split_k": 4},
+        {"split_k": 4, "split_k_sum": "last_block", "num_stages": 2},
     ],
     ids=str,
 )
