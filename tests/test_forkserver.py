@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from runner.errors import FailureKind, JobFailed
+from runner.executors.base import measure_child
 from runner.process import forkserver
 from runner.process.child import Child
+from runner.records import Device
 from tests import child_jobs as jobs
 from tests.command import ROOT
 from tests.processes import eventually_gone, with_a_child
@@ -97,8 +99,13 @@ def test_who_shares_a_server_takes_its_child_along(tmp_path: Path) -> None:
     assert forkserver.start() == address
 
 
-def test_a_process_that_has_a_device_open_cannot_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not forkserver.uses_a_device()
-    monkeypatch.setattr(forkserver, "DEVICES", ("/dev/zero",))
-    with Path("/dev/zero").open("rb"):
-        assert forkserver.uses_a_device()
+def test_a_server_is_shown_no_device_since_one_that_opened_it_could_not_be_forked(child: Child) -> None:
+    server = child.run(os.getppid, deadline=60)
+    environment = Path(f"/proc/{server}/environ").read_bytes().split(b"\0")
+    assert {b"CUDA_VISIBLE_DEVICES=", b"MACA_VISIBLE_DEVICES="} <= set(environment)
+
+
+def test_a_child_that_is_to_open_a_device_is_not_forked() -> None:
+    child = measure_child(Device("cuda", "NVIDIA H200", 0, uuid="GPU-1"))
+    assert child.run(os.getppid, deadline=60) == os.getpid()
+    child.close()

@@ -11,6 +11,7 @@ from runner.bench import BaselineJob, BenchJob, PairJob, measure, measure_baseli
 from runner.build import BuildJob, build, compiler_error
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.process.child import Child
+from runner.process.forkserver import NO_DEVICES
 from runner.process.lease import TAKES_TURNS, lease
 from runner.records import Device, TargetKind
 from runner.targets.base import backend
@@ -108,11 +109,12 @@ def run_measure(child: Child, job: BenchJob | BaselineJob | PairJob, deadline: f
 
 
 def build_child() -> Child:
-    return Child({"CUDA_VISIBLE_DEVICES": "", "MACA_VISIBLE_DEVICES": ""})
+    return Child(NO_DEVICES)
 
 
 def measure_child(device: Device) -> Child:
-    return Child({**backend(device.kind).visible(device), TAKES_TURNS: "1"})
+    target = backend(device.kind)
+    return Child({**target.visible(device), TAKES_TURNS: "1"}, forked=target.torch_device == "cpu")
 
 
 def warm(child: Child) -> None:

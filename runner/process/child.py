@@ -1,9 +1,9 @@
 """Runs jobs, one at a time, in a child process that can be killed at its deadline with everything it started.
 
-The child is forked from a process that has imported torch and TileLang (`forkserver.py`), stays between jobs, and is
-replaced after it died, was killed, said that its device is no longer usable, or left something behind: processes that still
-run, or much memory. Jobs and results travel over a private pipe, so nothing that a kernel prints can be taken for a result;
-what it prints goes to a file, whose tail is kept.
+The child is forked, where it can be, from a process that has imported torch and TileLang (`forkserver.py`). It stays between
+jobs, and is replaced after it died, was killed, said that its device is no longer usable, or left something behind: processes
+that still run, or much memory. Jobs and results travel over a private pipe, so nothing that a kernel prints can be taken for a
+result; what it prints goes to a file, whose tail is kept.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class Child:
     """A process of its own group, in which `run` executes importable functions.
 
     `env` is laid over this process's environment when the child starts (None removes a name). All that the child's
-    processes hold together may reach `default_limit` bytes as it was when the child started.
+    processes hold together may reach `default_limit` bytes as it was when the child started. One that is not `forked` imports
+    everything itself, as it must where it is to open an accelerator.
     """
 
-    def __init__(self, env: Mapping[str, str | None] | None = None):
+    def __init__(self, env: Mapping[str, str | None] | None = None, forked: bool = True):
+        self._forked = forked
         self._env = {k: v for k, v in {**os.environ, **(env or {}), ASKED_BY: str(os.getpid())}.items() if v is not None}
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._jobs: IO[bytes] | None = None
@@ -127,7 +129,8 @@ class Child:
         result_read, result_write = os.pipe()
         with Path(self._output.name).open("ab") as log:
             pipes = (job_read, result_write)
-            self._process = fork(self._env, log.fileno(), pipes) or self._spawn(log, pipes)
+            forked = fork(self._env, log.fileno(), pipes) if self._forked else None
+            self._process = forked or self._spawn(log, pipes)
         os.close(job_read)
         os.close(result_write)
         self._jobs, self._results = os.fdopen(job_write, "wb"), result_read

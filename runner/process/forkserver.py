@@ -8,7 +8,8 @@ Started by path as `python forkserver.py SOCKET PARENT_PID`; asked over a Unix s
 stands for a child: it brings the child's exit code, and when it is closed the child is killed with all that it started. So a
 child ends with whoever asked for it, whatever ended that, and with the server.
 
-Only a process that uses no device can be forked. Where importing has opened one, the server ends, and children are spawned.
+Only a process that uses no device can be forked, and importing may be enough to open one. So the server is shown none, and its
+children build, or measure on the CPU; one that measures on an accelerator is spawned.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ ADDRESS = "SWEEP_RUNNER_FORKSERVER"
 LONGEST_IMPORT = 120.0  # seconds that a server may take until it answers
 SIZE = struct.Struct("!Q")
 NUMBER = struct.Struct("!i")
-DEVICES = ("/dev/nvidia-uvm", "/dev/mxcd", "/dev/dri/", "/dev/kfd")
-"""What a process has open that uses an accelerator. Asking NVIDIA's tools how many there are does not open the first."""
+NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "MACA_VISIBLE_DEVICES": ""}
 
 _own: _Own | None = None
 
@@ -51,8 +51,7 @@ class _Own:
         self.path = tuple(sys.path)
         self._folder = tempfile.TemporaryDirectory(prefix="runner-fork-")
         self.address = str(Path(self._folder.name) / "socket")
-        # torch would ask the driver itself how many GPUs there are, and could not be forked any more.
-        env = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONUNBUFFERED": "1", TAKES_TURNS: "1"}
+        env = {**os.environ, **NO_DEVICES, "PYTHONUNBUFFERED": "1", TAKES_TURNS: "1"}
         env["PYTHONPATH"] = python_path()
         # By path and not by -m, which would put the current folder first on the path, and a user's files before ours.
         self.process = subprocess.Popen(
@@ -254,21 +253,11 @@ class Server:
                     connection.close()
 
 
-def uses_a_device() -> bool:
-    """Whether this process has an accelerator open."""
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-            if str(descriptor.readlink()).startswith(DEVICES):
-                return True
-    return False
-
-
 def main(path: str, parent: int) -> None:
     worker.die_with(parent)
     server = Server(path)
     server.prepare()
-    if not uses_a_device():
-        server.serve()
+    server.serve()
 
 
 if __name__ == "__main__":
