@@ -52,10 +52,12 @@ def is_server(uri: str) -> bool:
     return urlsplit(uri).scheme in ("http", "https")
 
 
-def is_missing(uri: str) -> bool:
-    """Whether `uri` is a local database that is not there yet."""
-    file = _sqlite_file(uri)
-    return file is not None and not file.exists()
+def is_new_here() -> bool:
+    """Whether `default_uri` is a store that is still to be made. Told without MLflow, which takes seconds to import."""
+    if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        file = _sqlite_file(uri)
+        return file is not None and not file.exists()
+    return not any(Path(name).exists() for name in ("mlflow.db", "mlruns"))
 
 
 def _sqlite_file(uri: str) -> Path | None:

@@ -44,11 +44,6 @@ class Store:
         self._experiments: dict[str, str] = {}  # name -> id
         self._written: dict[str, dict[tuple[str, int], str]] = {}  # sweep id -> (variant id, attempt) -> run id
 
-    @property
-    def is_new(self) -> bool:
-        """Whether the store is still to be made. Reaches nothing."""
-        return connection.is_missing(self.uri)
-
     @cached_property
     def client(self) -> MlflowClient:
         return connection.connect(self.uri)

@@ -16,6 +16,7 @@ from runner.planning import Asked, Find, local_devices, plan, sweep_of
 from runner.remote import demand_server
 from runner.submit import Report, taken_over
 from runner.submit import submit as run_sweep
+from tracking.connection import is_new_here
 from tracking.recorder import replay_all
 from tracking.store import Store
 
@@ -60,9 +61,9 @@ def _one(asked: Asked, opened: Callable[[], Store], ray: Starting, console: Cons
     for line in render.header(asked):
         console.print(line, markup=False, soft_wrap=True)
     ray.expect()
+    if is_new_here():
+        ray.begin(asked.devices)  # beside making the store, since nothing can be known
     store = opened()
-    if store.is_new:
-        ray.begin()  # beside making the store, since nothing can be known
     for late in replay_all(store):
         console.print(render.replayed(late), markup=False, soft_wrap=True)
     planned = plan(asked, store)

@@ -8,9 +8,13 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import ray
+import ray._private.node
+import ray._private.utils
 
 from runner.artifacts import environment
 from runner.errors import InfrastructureLost
@@ -32,7 +36,7 @@ def connect(address: str | None) -> None:
     _hush()
     terminate = signal.getsignal(signal.SIGTERM)
     try:
-        with contextlib.nullcontext() if address else environment(_ours()):
+        with contextlib.nullcontext() if address else _for_us_alone():
             ray.init(
                 **({"address": address} if address else _own_ray()),
                 logging_level=logging.ERROR,
@@ -88,6 +92,22 @@ def _own_ray() -> dict[str, Any]:
         "include_dashboard": False,
         "object_store_memory": 256 << 20,  # artifacts are tens of kilobytes
     }
+
+
+@contextlib.contextmanager
+def _for_us_alone() -> Iterator[None]:
+    """While a Ray of our own starts: without the dashboard and what serves it, which nobody sees and all wait for.
+
+    It is what Ray does by itself where it was installed without its extras.
+    """
+    with environment(_ours()), contextlib.ExitStack() as stack:
+        for owner, name, instead in (
+            (ray._private.utils, "get_dashboard_dependency_error", lambda: ImportError("not wanted")),
+            (ray._private.node.Node, "start_api_server", lambda *_, **__: None),
+        ):
+            if hasattr(owner, name):  # they are Ray's own, and may go with another version
+                stack.enter_context(mock.patch.object(owner, name, instead))
+        yield
 
 
 def _ours() -> dict[str, str]:

@@ -50,6 +50,7 @@ class Measurers:
         self._listing: dict[Any, Node] = {}  # nodes that joined, by the reference that brings their devices
         self._known_nodes: set[str] = set()
         self._dismissed: set[tuple[str, int]] = set()
+        self._sought: tuple[Device, ...] = ()
         self._wanted: Device | None = None  # one like this, of every node
         self._failed_starts = 0
         self._looked = 0.0
@@ -61,7 +62,12 @@ class Measurers:
         return [*self._asked, *self._listing]
 
     def seek(self, devices: Sequence[Device]) -> None:
-        """What an earlier sweep of this process sought is given back."""
+        """What an earlier sweep of this process sought is given back, unless it is the same."""
+        if tuple(devices) == self._sought:
+            self._dismissed.clear()
+            self.events = deque(Arrived(held.device) for held in self._held.values())
+            return
+        self._sought = tuple(devices)
         for actor in [*(held.actor for held in self._held.values()), *(actor for _, actor, _ in self._asked.values())]:
             ray.kill(actor)
         for gone in (self._held, self._asked, self._listing, self._dismissed, self.events):
@@ -100,7 +106,6 @@ class Measurers:
             return
         self._failed_starts = 0
         self._held[device.key] = _Held(device, actor, node, time.monotonic())
-        actor.warm.remote()
         if device.key not in self._dismissed:
             self.events.append(Arrived(device))
 
@@ -130,6 +135,7 @@ class Measurers:
     def _ask(self, device: Device, node: Node) -> None:
         actor = self._start(device, node)
         self._asked[actor.device.remote()] = (device, actor, node)
+        actor.warm.remote()  # whatever the driver does until then
 
     def _let_go(self, device: Device) -> None:
         held = self._held.pop(device.key, None)

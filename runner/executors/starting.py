@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 from runner.executors.on_ray import RayExecutor
 from runner.process import forkserver
+from runner.records import Device
 
 
 class Starting:
@@ -20,6 +22,7 @@ class Starting:
     def __init__(self, address: str | None = None):
         self._address = address
         self._found: Future[RayExecutor] | None = None
+        self._devices: Sequence[Device] = ()
         self._closed = threading.Event()
 
     def expect(self) -> None:
@@ -27,10 +30,11 @@ class Starting:
         if not self._address:
             forkserver.start()
 
-    def begin(self) -> None:
+    def begin(self, devices: Sequence[Device] = ()) -> None:
+        """Start it, and seek these devices as soon as it is there: who measures on one takes seconds to import what it needs."""
         if self._found is None:
             self.expect()
-            self._found = Future()
+            self._found, self._devices = Future(), devices
             if self._address:
                 self._start(self._found)
             else:
@@ -55,7 +59,10 @@ class Starting:
 
     def _start(self, found: Future[RayExecutor]) -> None:
         try:
-            found.set_result(RayExecutor(self._address))
+            executor = RayExecutor(self._address)
+            if self._devices:
+                executor.seek(self._devices)
+            found.set_result(executor)
         except BaseException as error:
             found.set_exception(error)
         if not self._address:
