@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernels.family import Knob
-from kernels.gemm_hopper import GROUP, REGISTERS, hopper_program
+from kernels.gemm_hopper import GROUP, REGISTERS, Plan, hopper_program
 from kernels.gemm_program import ITEMSIZE, Knobs, cpu_program, gpu_program
 from kernels.layouts import interleave_k
 from runner.records import ENV_PREFIX, Limits, Target, Value, Workload
@@ -53,6 +53,13 @@ class Gemm:
         Knob("tma", True, "Whether Hopper's bulk copy engine may move tiles.", (True, False), ("cuda",)),
         Knob(
             "persistent_blocks", 0, "Blocks launched, each to compute tile after tile; 0: one for each tile.", None, ("cuda",), 0
+        ),
+        Knob(
+            "tail_N",
+            0,
+            "Columns of the pieces in which the last turn of blocks that stay is cut; 0: it is not.",
+            (0, 64, 128),
+            ("cuda",),
         ),
         Knob("schedule", "automatic", "Who copies and who multiplies: TileLang's choice, or written out.", SCHEDULES, ("cuda",)),
         Knob("cluster_M", 1, "Blocks of a cluster along M; they load one B tile for all of them.", (1, 2), ("cuda",)),
@@ -169,6 +176,7 @@ def _schedule_faults(workload: Workload, knobs: Knobs, target: Target) -> Iterat
         clusters = max(knobs.cluster_M, knobs.cluster_N) > 1
         yield "clusters need a schedule that is written out: cooperative or pingpong" if clusters else None
         yield "c_buffers needs a schedule that is written out: cooperative or pingpong" if knobs.c_buffers > 1 else None
+        yield "tail_N needs schedule=cooperative" if knobs.tail_N else None
         return
     yield None if target.arch.startswith("sm_90") else f"schedule={schedule} is for Hopper, and the target is {target.arch}"
     yield f"schedule={schedule} is for float16, and the inputs are {workload.dtype}" if workload.dtype != "float16" else None
@@ -180,10 +188,28 @@ def _schedule_faults(workload: Workload, knobs: Knobs, target: Target) -> Iterat
     height, width = knobs.c_tile() or (rows, knobs.block_N)
     slices, buffers = max(1, rows // height) * (knobs.block_N // width), max(1, knobs.c_buffers)
     yield f"c_buffers={buffers} take turns, and a warp group has {slices} slices of C" if slices % buffers else None
+    yield from _cluster_faults(workload, knobs)
+    yield from _unused_knobs(knobs)
+
+
+def _cluster_faults(workload: Workload, knobs: Knobs) -> Iterator[str | None]:
+    """Whether blocks come in whole clusters, and the last turn has few enough units that each piece of them gets a worker."""
     if min(knobs.cluster_M, knobs.cluster_N) > 1:
         yield "cluster_M and cluster_N are two ways to share what is loaded: set one"
     blocks, size = knobs.persistent_blocks, max(knobs.cluster_M, knobs.cluster_N)
     yield f"persistent_blocks={blocks} is not divisible in clusters of {size}" if blocks % size else None
+    if not knobs.tail_N or blocks % size:
+        return
+    yield "tail_N cuts the last turn of persistent_blocks, and there is one block for each tile" if not blocks else None
+    yield _indivisible("block_N", knobs.block_N, "tail_N", knobs.tail_N)
+    plan = Plan(workload, knobs)
+    yield "tail_N cuts the last turn, and it is full" if not plan.pieces else None
+    if plan.pieces > plan.workers:
+        yield f"tail_N={knobs.tail_N} makes {plan.pieces} pieces of the last turn, for {plan.workers} workers"
+
+
+def _unused_knobs(knobs: Knobs) -> Iterator[str | None]:
+    """What a schedule that is written out does in its own way only."""
     unused = {
         "split_k": knobs.split_k > 1,
         "c_swizzle_bytes": knobs.c_swizzle_bytes > 0,
@@ -191,9 +217,9 @@ def _schedule_faults(workload: Workload, knobs: Knobs, target: Target) -> Iterat
         "tma: false": not knobs.tma,
     }
     unused |= {"num_stages below 2": knobs.num_stages < 2, "warp_policy": knobs.warp_policy != "FullRow"}
-    unused |= {"raster_order": knobs.raster_order != "column"}
+    unused |= {"raster_order": knobs.raster_order != "column", "tail_N": knobs.tail_N > 0 and knobs.schedule != "cooperative"}
     asked = ", ".join(name for name, is_asked in unused.items() if is_asked)
-    yield f"schedule={schedule} has no use for {asked}" if asked else None
+    yield f"schedule={knobs.schedule} has no use for {asked}" if asked else None
 
 
 def _staging_faults(knobs: Knobs, itemsize: int) -> Iterator[str | None]:

@@ -28,7 +28,7 @@ REGISTERS = {2: (232, 40), 3: (160, 32)}
 def hopper_program(workload: Workload, config: Mapping[str, Value]) -> Any:
     import tilelang.language as T
 
-    plan = _Plan(workload, Knobs.of(config))
+    plan = Plan(workload, Knobs.of(config))
     knobs, dtype, cluster, groups = plan.knobs, workload.dtype, plan.cluster, plan.groups
     A_shape, B_shape, C_shape = shapes(workload, knobs)
     bm, bn, bk, stages, takes_turns = knobs.block_M, knobs.block_N, knobs.block_K, knobs.num_stages, plan.takes_turns
@@ -68,7 +68,7 @@ def hopper_program(workload: Workload, config: Mapping[str, Value]) -> Any:
     return gemm
 
 
-class _Plan:
+class Plan:
     """What follows from the knobs. A worker is a cluster of blocks, which computes a unit of tiles at each of its turns."""
 
     def __init__(self, workload: Workload, knobs: Knobs):
@@ -79,13 +79,24 @@ class _Plan:
         self.rows = knobs.block_M if self.takes_turns else knobs.block_M // self.groups  # of a tile of C that a group has
         self.blocks = knobs.persistent_blocks or self.order.units * self.cluster
         self.workers = self.blocks // self.cluster
+        self.narrow = knobs.tail_N or knobs.block_N
+        self.full_turns, left = divmod(self.order.units, self.workers)
+        self.pieces = left * (knobs.block_N // self.narrow) if knobs.tail_N else 0
+
+    def turns(self, T: Any, worker: Any) -> Any:
+        return self.full_turns if self.pieces else T.ceildiv(self.order.units - worker, self.workers)
+
+    def piece(self, number: Any) -> tuple[Any, Any]:
+        """The unit of a piece, and the piece's first column in it."""
+        in_one = self.knobs.block_N // self.narrow
+        return self.full_turns * self.workers + number // in_one, number % in_one * self.narrow
 
     def shared_copy(self, neighbours: int) -> dict[str, int]:
         """How a tile is copied that so many blocks of a cluster have in common: at once to all, a bit of the mask for each."""
         return {"cluster_mask": (1 << neighbours) - 1} if neighbours > 1 else {}
 
 
-def _copy(T: Any, plan: _Plan) -> Any:
+def _copy(T: Any, plan: Plan) -> Any:
     """The copying warp's part: every tile of A and B that the worker needs, into the ring as soon as there is room."""
     knobs, order, steps, workers, stages = plan.knobs, plan.order, plan.steps, plan.workers, plan.knobs.num_stages
     bm, bn, bk = knobs.block_M, knobs.block_N, knobs.block_K
@@ -93,21 +104,31 @@ def _copy(T: Any, plan: _Plan) -> Any:
     last = {"emit_arrive": 1}  # after this one the barrier has all copies of its pass to wait for
 
     @T.macro
+    def copy_tile(
+        A: T.Tensor, B: T.Tensor, A_ring: T.Tensor, B_ring: T.Tensor, full: T.Tensor, free: T.Tensor, turn, m0, n0, width: int
+    ):
+        for k in T.serial(steps):
+            at = (turn * steps + k) % stages
+            # A fresh barrier lets who waits for the phase before its first pass.
+            T.mbarrier_wait_parity(free[at], (((turn * steps + k) // stages) & 1) ^ 1)
+            T.tma_copy(A[m0 : m0 + bm, k * bk : k * bk + bk], A_ring[at, :, :], barrier=full[at], **share_a)
+            B_tile = B_ring[at, :, 0:width]
+            T.tma_copy(B[k * bk : k * bk + bk, n0 : n0 + width], B_tile, barrier=full[at], annotations=last, **share_b)
+
+    @T.macro
     def copy_tiles(A: T.Tensor, B: T.Tensor, A_ring: T.Tensor, B_ring: T.Tensor, full: T.Tensor, free: T.Tensor, worker, rank):
-        for turn in T.serial(T.ceildiv(order.units - worker, workers)):
-            m0 = order.row(turn * workers + worker, rank)
-            n0 = order.column(turn * workers + worker, rank)
-            for k in T.serial(steps):
-                at = (turn * steps + k) % stages
-                # A fresh barrier lets who waits for the phase before its first pass.
-                T.mbarrier_wait_parity(free[at], (((turn * steps + k) // stages) & 1) ^ 1)
-                T.tma_copy(A[m0 : m0 + bm, k * bk : k * bk + bk], A_ring[at, :, :], barrier=full[at], **share_a)
-                T.tma_copy(B[k * bk : k * bk + bk, n0 : n0 + bn], B_ring[at, :, :], barrier=full[at], annotations=last, **share_b)
+        for turn in T.serial(plan.turns(T, worker)):
+            unit = turn * workers + worker
+            copy_tile(A, B, A_ring, B_ring, full, free, turn, order.row(unit, rank), order.column(unit, rank), bn)
+        if worker < plan.pieces:
+            unit, first = plan.piece(worker)
+            m0, n0 = order.row(unit, rank), order.column(unit, rank) + first
+            copy_tile(A, B, A_ring, B_ring, full, free, plan.full_turns, m0, n0, plan.narrow)
 
     return copy_tiles
 
 
-def _multiply(T: Any, plan: _Plan) -> Any:
+def _multiply(T: Any, plan: Plan) -> Any:
     """A warp group's product of one tile: through the ring, giving each place back as soon as it was read."""
     steps, stages, cluster, rows = plan.steps, plan.knobs.num_stages, plan.cluster, plan.rows
 
@@ -119,12 +140,18 @@ def _multiply(T: Any, plan: _Plan) -> Any:
                 T.mbarrier_arrive(free[at], rank)
 
     @T.macro
-    def multiply(A_ring: T.Tensor, B_ring: T.Tensor, C_sum: T.Tensor, full: T.Tensor, free: T.Tensor, turn, thread, first: int):
+    def multiply(
+        A_ring: T.Tensor, B_ring: T.Tensor, C_sum: T.Tensor, full: T.Tensor, free: T.Tensor, turn, thread, first: int, width: int
+    ):
         for k in T.serial(steps):
             at = (turn * steps + k) % stages
             T.mbarrier_wait_parity(full[at], ((turn * steps + k) // stages) & 1)
             T.wgmma_gemm(
-                A_ring[at, first : first + rows, :], B_ring[at, :, :], C_sum, clear_accum=k == 0, policy=T.GemmWarpPolicy.FullRow
+                A_ring[at, first : first + rows, :],
+                B_ring[at, :, 0:width],
+                C_sum,
+                clear_accum=k == 0,
+                policy=T.GemmWarpPolicy.FullRow,
             )
             T.wait_wgmma(1)  # all but the product just issued are done, so the tiles before are free
             if k > 0:
@@ -135,7 +162,7 @@ def _multiply(T: Any, plan: _Plan) -> Any:
     return multiply
 
 
-def _store(T: Any, plan: _Plan) -> Any:
+def _store(T: Any, plan: Plan) -> Any:
     """From a group's registers to global memory: straight, or by way of slices that the copy engine stores.
 
     With several buffers the next slice is written while the last is stored, also over the end of a tile.
@@ -159,7 +186,7 @@ def _store(T: Any, plan: _Plan) -> Any:
     return store
 
 
-def _share_tiles(T: Any, plan: _Plan, multiply: Any, store: Any) -> Any:
+def _share_tiles(T: Any, plan: Plan, multiply: Any, store: Any) -> Any:
     """`cooperative`: a group has some rows of every tile. Groups wait for tiles and never for each other, so one may store
     while another multiplies."""
     order, workers, rows, bn = plan.order, plan.workers, plan.rows, plan.knobs.block_N
@@ -169,16 +196,22 @@ def _share_tiles(T: Any, plan: _Plan, multiply: Any, store: Any) -> Any:
         C: T.Tensor, A_ring: T.Tensor, B_ring: T.Tensor, full: T.Tensor, free: T.Tensor, worker, rank, thread, group: int
     ):
         C_sum = T.alloc_fragment((rows, bn), "float32")
-        for turn in T.serial(T.ceildiv(order.units - worker, workers)):
-            multiply(A_ring, B_ring, C_sum, full, free, turn, thread, group * rows)
+        for turn in T.serial(plan.turns(T, worker)):
+            multiply(A_ring, B_ring, C_sum, full, free, turn, thread, group * rows, bn)
             m0 = order.row(turn * workers + worker, rank) + group * rows
             store(C_sum, C, m0, order.column(turn * workers + worker, rank))
+        if plan.pieces > 0:
+            C_narrow = T.alloc_fragment((rows, plan.narrow), "float32")
+            if worker < plan.pieces:
+                unit, left = plan.piece(worker)
+                multiply(A_ring, B_ring, C_narrow, full, free, plan.full_turns, thread, group * rows, plan.narrow)
+                T.copy(C_narrow, C[order.row(unit, rank) + group * rows, order.column(unit, rank) + left])
         T.tma_store_wait(0)
 
     return share_tiles
 
 
-def _every_other(T: Any, plan: _Plan, multiply: Any, store: Any) -> Any:
+def _every_other(T: Any, plan: Plan, multiply: Any, store: Any) -> Any:
     """`pingpong`: the group whose number is `first` has every other tile. It multiplies when `mine` says so, then the other."""
     order, workers, bm, bn = plan.order, plan.workers, plan.knobs.block_M, plan.knobs.block_N
 
@@ -201,7 +234,7 @@ def _every_other(T: Any, plan: _Plan, multiply: Any, store: Any) -> Any:
             turn = pair * 2 + first
             # A barrier of the ring tells only odd passes from even ones: nobody may wait for a pass two ahead.
             T.mbarrier_wait_parity(mine[0], (pair & 1) ^ (1 - first))
-            multiply(A_ring, B_ring, C_sum, full, free, turn, thread, 0)
+            multiply(A_ring, B_ring, C_sum, full, free, turn, thread, 0, bn)
             T.mbarrier_arrive(others[0])
             store(C_sum, C, order.row(turn * workers + worker, rank), order.column(turn * workers + worker, rank))
         T.tma_store_wait(0)

@@ -46,6 +46,7 @@ class Knobs:
     warp_policy: str
     tma: bool
     persistent_blocks: int
+    tail_N: int
     schedule: str
     cluster_M: int
     cluster_N: int
