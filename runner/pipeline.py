@@ -29,6 +29,7 @@ from runner.targets.base import backend
 
 ENOUGH_SEEN = 3  # compiles, before the next one's deadline is derived from theirs
 SLOWEST_COMPILE = 10.0  # times the slowest of those: what a compile may take
+AHEAD = 4  # built variants that wait for each device: more would only take memory
 
 
 def run(sweep: Sweep, executor: Executor, emit: Callable[[Outcome], None], watch: Callable[[Progress], None]) -> Result:
@@ -55,7 +56,7 @@ class _Run:
         self.attempts: Counter[str] = Counter()
         self.tried_again: set[tuple[str, str]] = set()  # variant id, and why
         self.deadlines: dict[str, dict[str, float]] = {}  # variant id -> seconds given to its last build and measurement
-        self.by_source: dict[str, Outcome] = {}  # timed, by the hash of the generated source
+        self.by_source: dict[str, bytes] = {}  # timed outcomes, packed, by the hash of the generated source
         self.waiting: dict[str, list[tuple[Variant, Artifact]]] = {}  # for another of the same source to be timed
         self.contenders = Contenders(sweep)
 
@@ -81,12 +82,14 @@ class _Run:
         return self.result
 
     def _take_known(self) -> None:
+        timed: dict[str, Outcome] = {}
         for outcome in self.sweep.known.values():
             if outcome.status in TIMED and outcome.artifact and outcome.measurement:
-                self.by_source[outcome.artifact.source_hash] = outcome
+                timed[outcome.artifact.source_hash] = outcome
                 if self._is_base(outcome.variant):
                     self._refer_to_base(outcome.measurement, outcome.baseline)
-        for outcome in self.by_source.values():
+        for source, outcome in timed.items():
+            self.by_source[source] = settle.packed(outcome)
             self.contenders.add(outcome, self.result.reference)
 
     def _queue_builds(self) -> None:
@@ -99,12 +102,20 @@ class _Run:
 
     def _start_builds(self) -> None:
         """As many as the executor has room for and no more: the later one starts, the better its deadline is known."""
-        while self.to_build and len(self.building) < self.executor.builders():
+        while self.to_build and len(self.building) < self.executor.builders() and self._are_wanted():
             variant = self.to_build.popleft()
             self.building.add(variant.id)
             seconds = compile_deadline(self.sweep.allowance, self.compile_seconds)
             self.deadlines[variant.id] = {"build": seconds}
             self.executor.submit(BuildJob(variant, self.sweep.search, self.sweep.allowance.memory_gb), seconds)
+
+    def _are_wanted(self) -> bool:
+        """Whether builds are: not while enough is built to keep the devices busy. The base is always wanted."""
+        if backend(self.sweep.info.target.kind).compiles_disturb_timing:
+            return True  # all of them come first
+        if len(self.ready) < AHEAD * len(self.sweep.devices):
+            return True
+        return self.sweep.base.id not in self.settled and any(map(self._is_base, self.to_build))
 
     def _dispatch(self) -> None:
         """Start builds, and give every idle device its next job: its baseline first, then the base, then whatever is built."""
@@ -168,7 +179,7 @@ class _Run:
         self.compile_seconds.append(artifact.compile_seconds)
         twin, queue = self.by_source.get(artifact.source_hash), self.waiting.get(artifact.source_hash)
         if twin is not None:
-            self._settle_duplicate(variant, artifact, twin)
+            self._settle_duplicate(variant, artifact, settle.unpacked(twin))
         elif queue is None:
             self.waiting[artifact.source_hash] = []
             self.ready.append((variant, artifact))
@@ -222,7 +233,7 @@ class _Run:
         baseline = self.result.baselines[job.device.key]
         acceptance, flops, reference = self.sweep.info.acceptance, self.sweep.flops, self.result.reference
         outcome = settle.measured(self._trial(variant), artifact, done.value, baseline, acceptance, flops, reference)
-        self.by_source[artifact.source_hash] = settle.without_binary(outcome)
+        self.by_source[artifact.source_hash] = settle.packed(outcome)
         self.contenders.add(outcome, self.result.reference)
         self._settle(outcome)
         for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):
