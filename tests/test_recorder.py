@@ -115,10 +115,7 @@ def test_an_id_that_somebody_wrote_into_the_record_leads_nowhere_else(id: str, l
 class Fuse:
     """Ends the process with SIGKILL before or after the n-th thing that is asked of MLflow, or written to disk."""
 
-    ASKED = (
-        (MlflowClient, ("create_run", "update_run", "log_batch", "set_tag", "set_terminated", "delete_run")),
-        (connection, ("upload",)),
-    )
+    ASKED = ((MlflowClient, ("create_run", "update_run", "log_batch", "set_terminated", "delete_run")), (connection, ("upload",)))
 
     def __init__(self, steps: int):
         self.left = steps

@@ -184,22 +184,13 @@ def artifacts(uri: str, location: str) -> ArtifactRepository:
 
 
 def upload(repository: ArtifactRepository, files: Mapping[str, bytes]) -> None:
-    """Write files, by relative path. A local repository has them put where they are to lie; to others a folder is sent."""
-    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
-
-    if isinstance(repository, LocalArtifactRepository):
-        _write(Path(repository.artifact_dir), files)
-        return
+    """Write files, by relative path, in one call."""
     with tempfile.TemporaryDirectory(prefix="sweep-") as folder:
-        _write(Path(folder), files)
+        for name, content in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
         repository.log_artifacts(folder)
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
 
 
 def download(repository: ArtifactRepository, name: str) -> bytes:

@@ -67,7 +67,6 @@ def tags(parent: str, info: SweepInfo, outcome: Outcome, flops: float | None) ->
     variant, measurement = outcome.variant, outcome.measurement
     found = {
         layout.KIND: layout.KIND_VARIANT,
-        layout.COMPLETE: "true",
         layout.PARENT: parent,
         layout.SWEEP_ID: info.id,
         layout.SWEEP_NAME: info.name,

@@ -17,9 +17,7 @@ KIND_SWEEP = "sweep"
 KIND_VARIANT = "variant"
 
 KIND = "kind"  # what a run is: KIND_SWEEP (parent) or KIND_VARIANT (child)
-COMPLETE = (
-    "complete"  # "true": a child is whole as soon as it has ended; one that runs is being written, or a killed driver left it
-)
+COMPLETE = "complete"  # set on a child with its last content: a child without it is the leftover of a killed driver
 SWEEP_ID = "sweep_id"
 SWEEP_NAME = "sweep_name"
 VARIANT_ID = "variant_id"

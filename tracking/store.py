@@ -1,7 +1,7 @@
-"""Outcomes to MLflow and back. One process writes: the driver; a variant's run is made once its outcome is known.
+"""Outcomes to MLflow and back. The driver alone writes, or processes of its own; a variant's run is made once its outcome is known.
 
-A child run is filled before it is ended, and read by nobody before that. What a killed driver left unfinished is still
-running in MLflow's eyes: the next driver of the same sweep deletes it.
+A child run is filled before it is ended, and marked complete with its last content. What a killed driver left unfinished
+carries no mark: readers pass over it, and the next driver of the same sweep deletes it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class Store:
                 experiment, tags=contents.tags(parent, info, outcome, flops), run_name=contents.title(info, outcome)
             )
             self._upload(run, contents.files(outcome))
-            self._log(run.info.run_id, contents.metrics(outcome, flops), {}, contents.params(outcome))
+            complete = {layout.COMPLETE: "true"}
+            self._log(run.info.run_id, contents.metrics(outcome, flops), complete, contents.params(outcome))
             self.client.set_terminated(run.info.run_id, layout.run_status(outcome))
         except BaseException:
             self.doubt(info, key)
@@ -188,7 +189,8 @@ class Store:
 
         Closing again replaces what was there.
         """
-        self._reap([self._experiment(info.workload, info.device.model)], info.id)  # what a write without an answer left behind
+        experiment = self._experiment(info.workload, info.device.model)
+        self._remove(list(queries.unfinished(self.client, experiment, info.id)))  # what a write without an answer left behind
         run = self.client.get_run(parent)
         self._upload(run, closing.files(ending))
         self._log(parent, ending.metrics, closing.tags(run.data.tags[layout.NOTE], ending))
@@ -197,7 +199,11 @@ class Store:
     @guarded
     def reap(self, sweep_id: str) -> int:
         """Remove the child runs that a killed driver left unfinished: how many there were."""
-        return self._reap(queries.experiment_ids(self.client), sweep_id)
+        query = f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = {layout.quoted(sweep_id)}"
+        found = queries.runs(self.client, queries.experiment_ids(self.client), query, self.page_size)
+        leftovers = [run for run in found if not _whole(run)]
+        self._remove(leftovers)
+        return len(leftovers)
 
     @guarded
     def known(self, workload: Workload, device_model: str, variant_ids: Iterable[str]) -> dict[str, Stored]:
@@ -320,14 +326,8 @@ class Store:
                 self._remove([run])
         self._doubtful.discard((info.id, key))
 
-    def _reap(self, experiments: Sequence[str], sweep_id: str) -> int:
-        leftovers = list(queries.unfinished(self.client, experiments, sweep_id))
-        self._remove(leftovers)
-        return len(leftovers)
-
     def _remove(self, runs: Iterable[Run]) -> None:
         for run in runs:
-            self.client.set_tag(run.info.run_id, layout.COMPLETE, "false")  # else it would be whole once it has ended
             self.client.set_terminated(run.info.run_id, "KILLED")
             self.client.delete_run(run.info.run_id)
 
@@ -364,4 +364,4 @@ class Store:
 
 
 def _whole(run: Run) -> bool:
-    return bool(run.data.tags.get(layout.COMPLETE) == "true" and run.info.status != "RUNNING")
+    return layout.COMPLETE in run.data.tags and run.info.status != "RUNNING"
