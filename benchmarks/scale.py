@@ -11,6 +11,7 @@ journal and MLflow are real, and each variant gets its full record. Every line i
     driver_ms               processor time of the driver for a variant
     writers_ms              of the processes that write to MLflow beside it, their start included: MLflow's share
     driver_peak_mib         what the driver held at most
+    troubles                how often MLflow did not take a record at once
 
 Then `sweep status` and `sweep list` are asked of the largest: as from a shell, and without their imports. Last comes the peer:
 the same no-op through Ray Tune with its MLflow callback (`peer.py`), on as many CPUs. --store names what holds the runs:
@@ -63,8 +64,9 @@ def sweep(variants: int, devices: int) -> dict[str, float]:
     asked = noop_sweep(variants, devices=devices)
     executor = PretendingExecutor(FUNCTIONS, measurer_cpus=0, children=False)
     times: list[float] = []
+    said: list[str] = []
     started, cpu, others = time.perf_counter(), time.process_time(), _of_others()
-    report = submit(asked, store, {}, executor, lambda _: None, lambda _: times.append(time.perf_counter()), print)
+    report = submit(asked, store, {}, executor, lambda _: None, lambda _: times.append(time.perf_counter()), said.append)
     ended, cpu, others = time.perf_counter(), time.process_time() - cpu, _of_others() - others
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     executor.close()
@@ -79,6 +81,7 @@ def sweep(variants: int, devices: int) -> dict[str, float]:
         "driver_ms": cpu / variants * 1e3,
         "writers_ms": others / variants * 1e3,
         "driver_peak_mib": peak,
+        "troubles": len([line for line in said if "kept in" in line]),
     }
 
 

@@ -24,7 +24,8 @@ from tracking.store import Store
 DEVICES_PER_WRITER = 8
 """Devices whose outcomes one process brings to MLflow with ease; with fewer the driver does it itself."""
 
-MOST_WRITERS = 4  # of 250 MiB each
+CPUS_PER_WRITER = 2  # of the driver's machine, where kernels may be built too
+MOST_WRITERS = 8  # of 250 MiB each
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def _writers(sweep: Sweep) -> int:
     """How many processes record the outcomes beside this one; none where nothing may compute beside what is timed."""
     if backend(sweep.info.target.kind).compiles_disturb_timing:
         return 0
-    return min(len(sweep.devices) // DEVICES_PER_WRITER, os.cpu_count() or 1, MOST_WRITERS)
+    cpus = len(os.sched_getaffinity(0))
+    return min(len(sweep.devices) // DEVICES_PER_WRITER, max(1, cpus // CPUS_PER_WRITER), MOST_WRITERS)
 
 
 def _close_early(recorder: Recorder, report: Report) -> None:

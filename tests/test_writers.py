@@ -185,7 +185,8 @@ def test_while_mlflow_fails_a_sweep_goes_on_and_its_writers_bring_what_was_kept_
         found.write(outcome)
     while not said:
         time.sleep(0.1)
-        found.write(left[4])
+        written.append(make.outcome(config={"b_interleave": len(written)}))
+        found.write(written[-1])
     # A writer's request and then the driver's are given up after four seconds each; from then on nobody asks for a while.
     assert time.monotonic() - started < 40
     (line,) = said

@@ -1,4 +1,4 @@
-"""Outcomes to MLflow and back. The driver alone writes, or processes of its own; a variant's run is made once its outcome is known.
+"""Outcomes to MLflow and back. A sweep's driver writes, or its writers; a variant's run is made once its outcome is known.
 
 A child run is filled before it is ended, and marked complete with its last content. What a killed driver left unfinished
 carries no mark: readers pass over it, and the next driver of the same sweep deletes it.

@@ -2,7 +2,8 @@
 
 MLflow takes 40 ms of processor time and more for a run, whatever its store is: a driver that does it itself gets 20 outcomes
 a second there, and has no time for its devices meanwhile. The journal is the queue: a writer is told the name of a record,
-reads it there and answers with the run. It dies with the driver, and until then it holds the journal too.
+reads it there and answers with the run. It dies with the driver, and until then it holds the journal too. Writers do not know
+of each other: an outcome has one record, and goes to one of them at a time.
 """
 
 from __future__ import annotations
