@@ -56,7 +56,7 @@ class _Run:
         self.attempts: Counter[str] = Counter()
         self.tried_again: set[tuple[str, str]] = set()  # variant id, and why
         self.deadlines: dict[str, dict[str, float]] = {}  # variant id -> seconds given to its last build and measurement
-        self.by_source: dict[str, bytes] = {}  # timed outcomes, packed, by the hash of the generated source
+        self.by_source: dict[str, Outcome] = {}  # timed, by the hash of the generated source
         self.waiting: dict[str, list[tuple[Variant, Artifact]]] = {}  # for another of the same source to be timed
         self.contenders = Contenders(sweep)
 
@@ -82,14 +82,12 @@ class _Run:
         return self.result
 
     def _take_known(self) -> None:
-        timed: dict[str, Outcome] = {}
         for outcome in self.sweep.known.values():
             if outcome.status in TIMED and outcome.artifact and outcome.measurement:
-                timed[outcome.artifact.source_hash] = outcome
+                self.by_source[outcome.artifact.source_hash] = outcome
                 if self._is_base(outcome.variant):
                     self._refer_to_base(outcome.measurement, outcome.baseline)
-        for source, outcome in timed.items():
-            self.by_source[source] = settle.packed(outcome)
+        for outcome in self.by_source.values():
             self.contenders.add(outcome, self.result.reference)
 
     def _queue_builds(self) -> None:
@@ -179,7 +177,7 @@ class _Run:
         self.compile_seconds.append(artifact.compile_seconds)
         twin, queue = self.by_source.get(artifact.source_hash), self.waiting.get(artifact.source_hash)
         if twin is not None:
-            self._settle_duplicate(variant, artifact, settle.unpacked(twin))
+            self._settle_duplicate(variant, artifact, twin)
         elif queue is None:
             self.waiting[artifact.source_hash] = []
             self.ready.append((variant, artifact))
@@ -233,7 +231,7 @@ class _Run:
         baseline = self.result.baselines[job.device.key]
         acceptance, flops, reference = self.sweep.info.acceptance, self.sweep.flops, self.result.reference
         outcome = settle.measured(self._trial(variant), artifact, done.value, baseline, acceptance, flops, reference)
-        self.by_source[artifact.source_hash] = settle.packed(outcome)
+        self.by_source[artifact.source_hash] = settle.without_binary(outcome)
         self.contenders.add(outcome, self.result.reference)
         self._settle(outcome)
         for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):

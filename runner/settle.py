@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from runner import stats
 from runner.errors import JobFailed
 from runner.gate import Reference, decide, judge
 from runner.records import Acceptance, Artifact, Baseline, Decision, Failure, Measurement, Outcome, Status, Variant
@@ -104,36 +101,8 @@ def duplicate(trial: Trial, artifact: Artifact, twin: Outcome) -> Outcome:
     )
 
 
-def remembered(outcome: Outcome) -> Outcome:
-    """What the driver keeps of an outcome that is recorded, for the table at the end: thousands take little of its memory.
-
-    The samples are few, and have the same median and quantiles; what a table does not show is left out.
-    """
-    artifact, measurement = outcome.artifact, outcome.measurement
-    if artifact is not None:
-        artifact = replace(artifact, blob=b"", source="", log="", resources={}, evidence={})
-    if measurement is not None:
-        worst = sorted(measurement.checks, key=lambda check: check.max_abs_error)[-1:]
-        device = outcome.baseline.device if outcome.baseline else measurement.device  # one for all
-        measurement = replace(
-            measurement,
-            device=device if device == measurement.device else measurement.device,
-            samples_ms=stats.condensed(measurement.samples_ms),
-            checks=tuple(worst),
-            state={},
-            versions={},
-        )
-    failure = replace(outcome.failure, output="") if outcome.failure else None
-    return replace(outcome, artifact=artifact, measurement=measurement, failure=failure)
-
-
-def packed(outcome: Outcome) -> bytes:
-    """An outcome without its binary in a kilobyte or two, with every sample: for a twin that may come."""
-    if outcome.artifact is not None:
-        outcome = replace(outcome, artifact=replace(outcome.artifact, blob=b"", source="", log=""))
-    return zlib.compress(pickle.dumps(outcome))
-
-
-def unpacked(data: bytes) -> Outcome:
-    found: Outcome = pickle.loads(zlib.decompress(data))
-    return found
+def without_binary(outcome: Outcome) -> Outcome:
+    """What the driver remembers of an outcome that is recorded: thousands of kernels do not belong in its memory."""
+    if outcome.artifact is None:
+        return outcome
+    return replace(outcome, artifact=replace(outcome.artifact, blob=b"", source="", log=""))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-__all__ = ["condensed", "drift", "median", "paired_speedup", "quantile", "relative_spread"]
+__all__ = ["drift", "median", "paired_speedup", "quantile", "relative_spread"]
 
 CONFIDENCE = 0.95
 
@@ -18,14 +18,6 @@ def quantile(samples: Sequence[float], q: float) -> float:
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def condensed(samples: Sequence[float]) -> tuple[float, ...]:
-    """Six numbers with the samples' least and largest, median, 20th and 80th percentile; no more than there are."""
-    if len(samples) <= 6:
-        return tuple(samples)
-    middle = median(samples)
-    return min(samples), quantile(samples, 0.2), middle, middle, quantile(samples, 0.8), max(samples)
 
 
 def relative_spread(samples: Sequence[float]) -> float:

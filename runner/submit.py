@@ -15,7 +15,7 @@ from runner.gate import DRIFT_LIMIT, Reference, beside, decide, judge_pair
 from runner.interrupt import interrupt
 from runner.pipeline import run
 from runner.records import TIMED, Decision, Outcome, RankedRow
-from runner.settle import remembered
+from runner.settle import without_binary
 from runner.sweep import Progress, Result, Sweep
 from runner.targets.base import backend
 from tracking.recorder import Recorder
@@ -70,7 +70,7 @@ def submit(
 
         def emit(outcome: Outcome) -> None:
             recorder.write(outcome)
-            outcomes[outcome.variant.id] = remembered(outcome)
+            outcomes[outcome.variant.id] = without_binary(outcome)
             tell(outcome)
 
         def report(result: Result, drifts: Mapping[tuple[str, int], float]) -> Report:
