@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.errors import NotFound, RequestError, RunnerError
+from runner.errors import InfrastructureLost, NotFound, RequestError, RunnerError
 from runner.paths import SPOOL, spool_of
 from runner.records import (
     UNSETTLED,
@@ -68,7 +68,7 @@ class Recorder:
         writers: int = 0,
     ):
         self.info, self.say = info, say
-        self._number = writers
+        self._number = writers  # of processes, when they are started next
         self._writers: Writers | None = None
         self._unwritten: dict[Path, Key] = {}  # what they are to write
         self._count, self._told = Count(known, info.swept), time.monotonic()
@@ -151,7 +151,8 @@ class Recorder:
         self._writers = Writers(self._number, self._replay.store.uri, self._journal, self.parent)
         self._unwritten = {record: key for record, key in self._unwritten.items() if record.exists()}
         doubts = self._replay.store.doubts
-        self._writers.take([Given(record, key, doubts(self.info, key)) for record, key in self._unwritten.items()])
+        with contextlib.suppress(InfrastructureLost):  # the next outcome meets it too
+            self._writers.take([Given(record, key, doubts(self.info, key)) for record, key in self._unwritten.items()])
 
     def _hand_over(self, writers: Writers, given: Given) -> None:
         started = time.monotonic()
@@ -162,7 +163,8 @@ class Recorder:
             self._stand()
         except RunnerError:
             self._end_writers(0)
-            self._deliver(0, started)  # meets the trouble too, and says so; or it is over, and there are writers again
+            if self._deliver(0, started):  # else MLflow is in trouble, which is said by now
+                self._number -= 1  # and here it answers: where writers fail again and again, the driver does without
         else:
             self._tell("", writers.are_behind)
 
