@@ -29,20 +29,20 @@ SOURCE = 'extern "C" void gemm_kernel() {}\n' * 60  # as long as a small kernel'
 BLOB = b"\x7fELF" * 10_000  # 40 kB, as a CPU kernel's
 
 
-def noop_sweep(variants: int, busy_ms: int = 0) -> Sweep:
-    """With `busy_ms` measuring takes that long, and goes on while results are recorded, as on a GPU."""
+def noop_sweep(variants: int, busy_ms: int = 0, devices: int = 0) -> Sweep:
+    """With `busy_ms` measuring takes that long. Then, or with so many `devices`, it goes on while results are recorded."""
     workload = Workload("gemm", {"M": 512, "N": 512, "K": 512}, "float32")
     knobs = {"block_N": 64, "block_K": 64, "num_stages": None, "threads": None, "b_interleave": 1, "busy_ms": busy_ms}
-    target = Target("cuda", "sm_90a") if busy_ms else Target("cpu", "x86_64")
-    device = Device(target.kind, "no-op", host=platform.node())
+    target = Target("cuda", "sm_90a") if busy_ms or devices else Target("cpu", "x86_64")
+    measured_on = tuple(Device(target.kind, "no-op", index, platform.node()) for index in range(devices or 1))
     made = tuple(
         Variant(workload, {"block_M": i, **knobs}, target, "noop", {"tilelang": "0"}, PROTOCOL.key) for i in range(variants)
     )
     info = SweepInfo(
-        "0" * 8, "noop", "What does the runner cost?", "noop.yaml", "", workload, target, device, PROTOCOL.key,
+        "0" * 8, "noop", "What does the runner cost?", "noop.yaml", "", workload, target, measured_on[0], PROTOCOL.key,
         Acceptance(max_abs_error=1.0, mma="none", max_spread=10.0, alone="none"), ("block_M",),
     )  # fmt: skip
-    return Sweep(info, made, made[0], {}, {}, PROTOCOL, 3, 2.0 * 512**3, (device,), "torch.mm", None, None, _no_artifact)
+    return Sweep(info, made, made[0], {}, {}, PROTOCOL, 3, 2.0 * 512**3, measured_on, "torch.mm", None, None, _no_artifact)
 
 
 def _no_artifact(variant_id: str) -> Artifact:

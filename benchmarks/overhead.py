@@ -22,7 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.alone import alone, environment
 from benchmarks.noop import noop_sweep
+from benchmarks.peer import peer
 
 
 def measure(variants: int, busy_ms: int) -> dict[str, float]:
@@ -65,32 +67,6 @@ def measure(variants: int, busy_ms: int) -> dict[str, float]:
     }
 
 
-def peer(trials: int, _: int) -> dict[str, float]:
-    """As many no-op trials through Ray Tune with its MLflow callback."""
-    import runner.executors  # noqa: F401, I001 - Ray reads its settings on import, and these are made first
-    import ray
-    from ray import tune
-    from ray.air.integrations.mlflow import MLflowLoggerCallback
-
-    def trial(config: dict[str, int]) -> None:
-        tune.report({"latency_ms_median": 1.0 + config["block_M"] % 7})
-
-    ray.init(address="local", include_dashboard=False, log_to_driver=False)
-    uri = f"sqlite:///{Path.cwd()}/peer.db"
-    started = time.perf_counter()
-    callback = MLflowLoggerCallback(tracking_uri=uri, experiment_name="peer", save_artifact=False)
-    run_config = tune.RunConfig(callbacks=[callback], verbose=0, storage_path=str(Path.cwd() / "tune"))
-    tuner = tune.Tuner(
-        trial,
-        param_space={"block_M": tune.grid_search(list(range(trials)))},
-        run_config=run_config,
-        tune_config=tune.TuneConfig(reuse_actors=True),
-    )
-    tuner.fit()
-    seconds = time.perf_counter() - started
-    return {"variants": trials, "sweep_s": seconds, "ms_per_variant": seconds / trials * 1e3}
-
-
 def first_build(repeat: int = 3) -> float:
     """Seconds from typing `sweep submit` to the first build's start, the median of a few: as a user waits."""
     from statistics import median
@@ -123,12 +99,6 @@ def _one_first_build() -> float:
         return seconds
 
 
-def environment() -> dict[str, str]:
-    """This process's, with this repository first on Python's path."""
-    root = str(Path(__file__).resolve().parent.parent)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variants", type=int, nargs="+", default=[100, 1000])
@@ -137,20 +107,17 @@ def main() -> None:
     parser.add_argument("--one", choices=["sweep", "peer"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps((peer if arguments.one == "peer" else measure)(arguments.variants[0], arguments.busy)))
+        count = arguments.variants[0]
+        done = peer(count, f"sqlite:///{Path.cwd()}/peer.db") if arguments.one == "peer" else measure(count, arguments.busy)
+        print(json.dumps(done))
         return
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
     print(f"from `sweep submit` to the first build: {first_build():.1f} s (median of 3)")
-    # Each in a process and a store of its own, so that memory and the database start from nothing.
     runs = [("sweep", n, 0) for n in arguments.variants]
     runs += [("sweep", 100, arguments.busy)] if arguments.busy else []
     for what, count, busy in [*runs, *([("peer", 100, 0)] if arguments.peer else [])]:
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "benchmarks.overhead", "--one", what, "--variants", str(count), "--busy", str(busy)]
-            done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
-            if done.returncode:
-                sys.exit(done.stderr)
-            figures = json.loads(done.stdout.strip().splitlines()[-1])
+            figures = alone("benchmarks.overhead", folder, "--one", what, "--variants", count, "--busy", busy)
             kind = f"{what} of {count}" + (f", {busy} ms each, not counted" if busy else "")
             print(f"{kind}: " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items() if k != "variants"))
 

@@ -29,6 +29,7 @@ from runner.targets.base import backend
 
 ENOUGH_SEEN = 3  # compiles, before the next one's deadline is derived from theirs
 SLOWEST_COMPILE = 10.0  # times the slowest of those: what a compile may take
+AHEAD = 16  # built variants that wait for each device: it times fewer while one is built, and more would only take memory
 
 
 def run(sweep: Sweep, executor: Executor, emit: Callable[[Outcome], None], watch: Callable[[Progress], None]) -> Result:
@@ -99,12 +100,20 @@ class _Run:
 
     def _start_builds(self) -> None:
         """As many as the executor has room for and no more: the later one starts, the better its deadline is known."""
-        while self.to_build and len(self.building) < self.executor.builders():
+        while self.to_build and len(self.building) < self.executor.builders() and self._are_wanted():
             variant = self.to_build.popleft()
             self.building.add(variant.id)
             seconds = compile_deadline(self.sweep.allowance, self.compile_seconds)
             self.deadlines[variant.id] = {"build": seconds}
             self.executor.submit(BuildJob(variant, self.sweep.search, self.sweep.allowance.memory_gb), seconds)
+
+    def _are_wanted(self) -> bool:
+        """Whether builds are: not while enough is built to keep the devices busy. The base is always wanted."""
+        if backend(self.sweep.info.target.kind).compiles_disturb_timing:
+            return True  # all of them come first
+        if len(self.ready) < AHEAD * len(self.sweep.devices):
+            return True
+        return self.sweep.base.id not in self.settled and any(map(self._is_base, self.to_build))
 
     def _dispatch(self) -> None:
         """Start builds, and give every idle device its next job: its baseline first, then the base, then whatever is built."""

@@ -356,8 +356,13 @@ class RankedRow:
     reused: bool = False
 
 
+PLAIN = frozenset((float, int, str, bool))
+
+
 def to_dict(record: Any) -> Any:
     """A record as plain JSON values; bytes are left out (they travel on their own)."""
+    if record is None or type(record) in PLAIN:  # most of a record is numbers
+        return record
     if isinstance(record, Enum):
         return record.value
     if dataclasses.is_dataclass(record) and not isinstance(record, type):

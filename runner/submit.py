@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,8 +17,15 @@ from runner.pipeline import run
 from runner.records import TIMED, Decision, Outcome, RankedRow
 from runner.settle import without_binary
 from runner.sweep import Progress, Result, Sweep
+from runner.targets.base import backend
 from tracking.recorder import Recorder
 from tracking.store import Store
+
+DEVICES_PER_WRITER = 8
+"""Devices whose outcomes one process brings to MLflow with ease; with fewer the driver does it itself."""
+
+CPUS_PER_WRITER = 2  # of the driver's machine, where kernels may be built too
+MOST_WRITERS = 8  # of 250 MiB each
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ def submit(
     """
     outcomes: dict[str, Outcome] = dict(sweep.known)
     with interrupt.held_back():
-        recorder = Recorder(store, sweep.info, len(sweep.variants), sweep.flops, say, len(sweep.known))
+        recorder = Recorder(store, sweep.info, len(sweep.variants), sweep.flops, say, len(sweep.known), _writers(sweep))
 
         def emit(outcome: Outcome) -> None:
             recorder.write(outcome)
@@ -88,6 +96,14 @@ def submit(
             )
             return replace(found, notes=(*found.notes, waiting), pending=recorder.pending)
         return found
+
+
+def _writers(sweep: Sweep) -> int:
+    """How many processes record the outcomes beside this one; none where nothing may compute beside what is timed."""
+    if backend(sweep.info.target.kind).compiles_disturb_timing:
+        return 0
+    cpus = len(os.sched_getaffinity(0))
+    return min(len(sweep.devices) // DEVICES_PER_WRITER, max(1, cpus // CPUS_PER_WRITER), MOST_WRITERS)
 
 
 def _close_early(recorder: Recorder, report: Report) -> None:

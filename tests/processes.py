@@ -26,6 +26,19 @@ def eventually_gone(pid: int) -> bool:
     return False
 
 
+def children(parent: int, sign: str) -> list[int]:
+    """A process's own, of those that live and have the sign in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, above = (entry / "stat").read_text().rpartition(")")[2].split()[:2] if entry.name.isdecimal() else ("Z", "0")
+            if state != "Z" and int(above) == parent and sign in (entry / "cmdline").read_text():
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
 def with_a_child(folder: Path, job: str, **environment: str) -> tuple[subprocess.Popen[bytes], int]:
     """A process whose child is in a job that never ends, an expression's arguments of `Child.run`; and that child's number."""
     program = (

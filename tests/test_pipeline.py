@@ -14,7 +14,7 @@ from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Executor
 from runner.executors.inline import InlineExecutor
 from runner.gate import Reference
-from runner.pipeline import run
+from runner.pipeline import AHEAD, run
 from runner.records import (
     Acceptance,
     Allowance,
@@ -111,11 +111,12 @@ def play(
     seed: int | None = None,
     joins: tuple[tuple[int, Device], ...] = (),
     come_back: bool = True,
+    room: int = 1_000,
     **changes: Any,
 ) -> Ran:
     """Runs a sweep of the variants that `fates` names, the first of them the base."""
     executor = FakeExecutor(fates, name_of, baselines, seed)
-    executor.joins, executor.come_back = list(joins), come_back
+    executor.joins, executor.come_back, executor.room = list(joins), come_back, room
     ran = Ran(executor)
 
     def emit(outcome: Outcome) -> None:
@@ -164,6 +165,18 @@ class TestOrder:
     def test_on_a_gpu_timing_does_not_wait_for_the_last_build(self) -> None:
         ended = [play(fates(base=2.0, a=1.0, b=1.0, c=1.0), seed=seed).executor.ended for seed in range(20)]
         assert any(log.index("bench base on 0") < max(log.index(f"build {name}") for name in "abc") for log in ended)
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_on_a_gpu_no_more_is_built_than_the_devices_soon_take(self, seed: int) -> None:
+        """Not even while the base, which is built late, holds them all up."""
+        late = Fate("base", builds=[LOST, 1.0])
+        ran = play({"base": late, **fates(**{f"v{i}": 1.0 for i in range(60)})}, devices=2, seed=seed, room=3)
+        assert set(ran.statuses().values()) == {"measured"}
+        waiting = most = 0
+        for line in ran.executor.ended:
+            waiting += line.startswith("build ") - line.startswith("bench ")
+            most = max(most, waiting)
+        assert most <= 2 * AHEAD + 3 + 2, "besides those that wait, three were being built and two are being timed"
 
     @pytest.mark.parametrize("seed", range(4))
     def test_every_device_has_a_baseline_of_its_own(self, seed: int) -> None:

@@ -20,6 +20,7 @@ from runner.records import TIMED, UNSETTLED, Decision, Outcome, RankedRow, Rulin
 from tests import outcomes as make
 from tests.servers import free_port, local_folder, mlflow_server, running
 from tracking import layout, queries
+from tracking.report.closing import ending
 from tracking.store import Store
 
 __all__ = ["local_folder", "mlflow_server"]
@@ -347,8 +348,8 @@ def test_a_closed_sweep_has_its_table_chart_and_counts_and_closing_again_replace
     rows = [RankedRow(ids[0], fast, paired=make.paired(fast)), RankedRow(ids[1], slow, reused=True)]
     parent = store.load(ids[0]).parent_run_id
     failures = {"compile_error: no available layout found": 12, "hang": 1}
-    store.close_sweep(parent, info, rows[:1], {}, "cancelled", status="KILLED")
-    store.close_sweep(parent, info, rows, failures, "b_interleave=4 is best", flops=make.FLOPS)
+    store.close_sweep(parent, info, ending(info, rows[:1], {}, "cancelled", "KILLED"))
+    store.close_sweep(parent, info, ending(info, rows, failures, "b_interleave=4 is best", flops=make.FLOPS))
 
     run = store.client.get_run(parent)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)  # `load_table` asks the environment, whatever client it is called on
@@ -488,6 +489,7 @@ def test_an_old_store_of_files_is_said_with_the_way_out(tmp_path: Path, monkeypa
 
 USES_A_STORE = """
 from tests import outcomes as make
+from tracking.report.closing import ending
 from tracking.store import Store
 store, info = Store(), make.sweep()
 store.check()
@@ -495,7 +497,7 @@ parent = store.open_sweep(info, 1)
 run_id = store.write(parent, info, make.outcome(), make.FLOPS)
 store.artifact_blob(run_id)
 store.known(info.workload, info.device.model, [make.variant().id])
-store.close_sweep(parent, info, [], {}, "done")
+store.close_sweep(parent, info, ending(info, [], {}, "done"))
 """
 
 

@@ -28,6 +28,7 @@ class Journal:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self.lock: int | None = None  # the file descriptor that holds it: whoever inherits it holds it too
         names = (path.name.partition(".")[0] for path in folder.glob(f"*{SUFFIX}*"))
         self._next = max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
@@ -67,6 +68,7 @@ class Journal:
             except BlockingIOError:
                 yield False
                 return
+            self.lock = file.fileno()
             yield True
 
     def end(self) -> None:

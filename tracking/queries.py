@@ -54,6 +54,18 @@ def runs(client: MlflowClient, experiments: Sequence[str], query: str, page_size
             return
 
 
+def attempt(client: MlflowClient, experiment: str, sweep_id: str, variant_id: str, attempt: int) -> Iterator[Run]:
+    """The runs that a sweep has made for one attempt at a variant, whole or not."""
+    of = f"tags.{layout.SWEEP_ID} = {layout.quoted(sweep_id)} AND tags.{layout.VARIANT_ID} = {layout.quoted(variant_id)}"
+    return runs(client, [experiment], f"{of} AND tags.{layout.ATTEMPT} = '{attempt}'")
+
+
+def unfinished(client: MlflowClient, experiment: str, sweep_id: str) -> Iterator[Run]:
+    """The variants' runs of a sweep that have not ended: quick to ask, however many have."""
+    query = f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = {layout.quoted(sweep_id)}"
+    return runs(client, [experiment], f"{query} AND attributes.status = 'RUNNING'")
+
+
 def settled(client: MlflowClient, experiment: str, wanted: Collection[str], page_size: int = PAGE) -> list[Run]:
     """The newest run of each of these variants, of those that no later submit would try again."""
     if len(wanted) <= FEW:

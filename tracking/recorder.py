@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.errors import NotFound, RequestError, RunnerError
+from runner.errors import InfrastructureLost, NotFound, RequestError, RunnerError
 from runner.paths import SPOOL, spool_of
 from runner.records import (
     UNSETTLED,
@@ -27,9 +27,11 @@ from runner.records import (
 )
 from tracking.connection import quick, without_password
 from tracking.journal import DAMAGED, Journal, set_aside
+from tracking.report.closing import Ending, ending
 from tracking.standing import Count
-from tracking.store import Store
+from tracking.store import Key, Store
 from tracking.stored import sweep_info
+from tracking.writers import Given, Writers
 
 SLOW = 5.0
 """Seconds for one delivery, beyond which MLflow counts as slow. Between two records more than that is not begun."""
@@ -51,11 +53,24 @@ class Recorder:
     """Writes one sweep's outcomes, in order and each once. `say` gets a line when MLflow goes away and when it is back.
 
     `known` of the planned variants were taken over from earlier sweeps. Opening needs MLflow; from then on it may go away.
-    What it did not get stays in the journal, for `replay_all`.
+    What it did not get stays in the journal, for `replay_all`. With `writers` so many processes write the outcomes as long as
+    that goes well; all else is written from here, when nothing is under way with them.
     """
 
-    def __init__(self, store: Store, info: SweepInfo, planned: int, flops: float, say: Callable[[str], None], known: int = 0):
+    def __init__(
+        self,
+        store: Store,
+        info: SweepInfo,
+        planned: int,
+        flops: float,
+        say: Callable[[str], None],
+        known: int = 0,
+        writers: int = 0,
+    ):
         self.info, self.say = info, say
+        self._number = writers  # of processes, when they are started next
+        self._writers: Writers | None = None
+        self._unwritten: dict[Path, Key] = {}  # what they are to write
         self._count, self._told = Count(known, info.swept), time.monotonic()
         self._uri = store.uri
         self._behind = False
@@ -69,14 +84,26 @@ class Recorder:
             self.parent = store.open_sweep(info, planned)
             self._held = stack.pop_all()
         self._replay = _Replay(store, info, self.parent, flops)
+        self._held.callback(self._end_writers, 0)
+        if writers:
+            self._start_writers()
 
     def write(self, outcome: Outcome) -> None:
         """Returns once the outcome is on disk. Raises InfrastructureLost where the disk does not take it."""
         blob = outcome.artifact.blob if outcome.artifact else b""
-        self._journal.add({"kind": "outcome", "outcome": to_dict(outcome)}, blob)
+        record = self._journal.add({"kind": "outcome", "outcome": to_dict(outcome)}, blob)
         self._count.add(outcome)
-        if outcome.status not in UNSETTLED:  # what an interrupt cancels comes in hundreds: those go with the last delivery
+        if outcome.status in UNSETTLED:  # what an interrupt cancels comes in hundreds: those go with the last delivery
+            return
+        if not self._number:
             self._deliver(SLOW)
+            return
+        given = Given(record, (outcome.variant.id, outcome.attempt), False)
+        self._unwritten[record] = given.key
+        if self._writers is not None:
+            self._hand_over(self._writers, given)
+        elif self._deliver(0):
+            self._start_writers()
 
     def amend(
         self,
@@ -99,14 +126,14 @@ class Recorder:
                 "drift": drift,
             }
         )
-        self._deliver(SLOW)
+        if not self._number:  # else it waits for all outcomes to be written, and so for the end
+            self._deliver(SLOW)
 
     def close(self, rows: Sequence[RankedRow], failures: Mapping[str, int], summary: str, status: str) -> None:
         """End the sweep's record. What MLflow has not got by now waits in the journal for a later command."""
         with self._held:
-            self._journal.add(
-                {"kind": "close", "rows": to_dict(list(rows)), "failures": dict(failures), "summary": summary, "status": status}
-            )
+            found = ending(self.info, rows, failures, summary, status, self._replay.flops)
+            self._journal.add({"kind": "close", "ending": to_dict(found)}, found.chart)
             self._not_before = -math.inf
             self._deliver(LAST_DELIVERY_INTERRUPTED if status == "KILLED" else LAST_DELIVERY)
             self._journal.end()
@@ -119,35 +146,84 @@ class Recorder:
     def pending(self) -> int:
         return len(self._journal.pending())
 
-    def _deliver(self, seconds: float) -> None:
-        """Bring MLflow what waits for it, for about so long."""
+    def _start_writers(self) -> None:
+        """With what has been waiting since MLflow went away, where it did."""
+        self._writers = Writers(self._number, self._replay.store.uri, self._journal, self.parent)
+        self._unwritten = {record: key for record, key in self._unwritten.items() if record.exists()}
+        doubts = self._replay.store.doubts
+        with contextlib.suppress(InfrastructureLost):  # the next outcome meets it too
+            self._writers.take([Given(record, key, doubts(self.info, key)) for record, key in self._unwritten.items()])
+
+    def _hand_over(self, writers: Writers, given: Given) -> None:
         started = time.monotonic()
-        if started < self._not_before:
+        try:
+            writers.take([given])
+            writers.make_room()
+            self._take_back(writers)
+            self._stand()
+        except RunnerError:
+            self._end_writers(0)
+            if self._deliver(0, started):  # else MLflow is in trouble, which is said by now
+                self._number -= 1  # and here it answers: where writers fail again and again, the driver does without
+        else:
+            self._tell("", writers.are_behind)
+
+    def _take_back(self, writers: Writers) -> None:
+        for (record, key, _), run_id in writers.written():
+            self._unwritten.pop(record, None)
+            if not run_id:
+                self._replay.damaged.append(set_aside(record))
+                continue
+            record.unlink()
+            self._replay.run_ids[key] = run_id
+            self._replay.store.note(self.info, key, run_id)
+
+    def _end_writers(self, seconds: float) -> None:
+        """Have no outcome under way any more: what is not written by then is delivered from here."""
+        writers, self._writers = self._writers, None
+        if writers is None:
             return
+        doubtful = writers.end(seconds)
+        self._take_back(writers)
+        for key in doubtful:
+            self._replay.store.doubt(self.info, key)
+
+    def _stand(self) -> None:
+        if time.monotonic() - self._told >= STANDING:
+            self._told = time.monotonic()
+            with quick(retries=0):
+                self._replay.store.stand(self.parent, self._count.standing())
+
+    def _deliver(self, seconds: float, started: float | None = None) -> bool:
+        """Bring MLflow what waits for it, for about so long since `started`, and one record at least: whether that went well."""
+        started = time.monotonic() if started is None else started
+        self._end_writers(seconds / 2)  # the other half is for what they leave
+        if started < self._not_before:
+            return False
         trouble = ""
         try:
             with quick(retries=0):
-                self._replay.run(self._journal, seconds)
-                if started - self._told >= STANDING and not self.pending:
-                    self._told = started
-                    self._replay.store.stand(self.parent, self._count.standing())
+                self._replay.run(self._journal, started + seconds - time.monotonic())
+                if not self.pending:
+                    self._stand()
         except RunnerError as error:
             trouble = str(error)
         took = time.monotonic() - started
-        if not trouble and took > 2 * seconds:
+        if not trouble and took > 2 * max(seconds, SLOW):
             trouble = f"MLflow at {without_password(self._uri)}: slow, an answer took {took:.0f} s"
         if trouble or took > SLOW:
             self._not_before = time.monotonic() + max(SHORTEST_REST, REST * took)
-        self._tell(trouble)
+        self._tell(trouble, bool(self.pending))
+        return not trouble
 
-    def _tell(self, trouble: str) -> None:
+    def _tell(self, trouble: str, behind: bool) -> None:
         for path in self._replay.damaged:
             self.say(f"a record was damaged on disk, and is not used: {path}")
         self._replay.damaged.clear()
         if trouble and not self._behind:
             self.say(f"{trouble}; outcomes are kept in {self._journal.folder} meanwhile, and measuring goes on")
             self._behind = True
-        elif not trouble and self._behind and not self.pending:
+        elif not trouble and self._behind and not behind:
             self.say("MLflow answers again: everything that was kept is there now")
             self._behind = False
 
@@ -243,9 +319,8 @@ class _Replay:
             paired = paired_from_dict(record["paired"]) if record["paired"] else None
             key = (record["run_id"], record["variant"], record["attempt"])
             return lambda: self._amend(*key, decision, reason, verdicts, paired, drift)
-        rows = [_row(row) for row in record["rows"]]
-        ending = (record["failures"], record["summary"], record["status"])
-        return lambda: self._close(rows, *ending)
+        found = Ending(**record["ending"], chart=blob)
+        return lambda: self._close(found)
 
     def _write(self, outcome: Outcome) -> None:
         run_id = self.store.write(self.parent, self.info, outcome, self.flops)
@@ -255,17 +330,13 @@ class _Replay:
         with contextlib.suppress(NotFound):  # a person deleted the run, or its record was damaged
             self.store.amend(run_id or self.store.run_of(self.info, variant_id, attempt), *change)
 
-    def _close(self, rows: Sequence[RankedRow], failures: Mapping[str, int], summary: str, status: str) -> None:
-        found = [row if row.run_id else replace(row, run_id=self._run_of(row.outcome)) for row in rows]
-        self.store.close_sweep(self.parent, self.info, found, failures, summary, status, self.flops)
+    def _close(self, found: Ending) -> None:
+        runs = {variant_id: self._run_of(variant_id, attempt) for variant_id, attempt in found.attempts.items()}
+        ranking = [{**line, "run_id": line["run_id"] or runs[line["variant_id"]]} for line in found.ranking]
+        self.store.close_sweep(self.parent, self.info, replace(found, ranking=ranking))
 
-    def _run_of(self, outcome: Outcome) -> str:
+    def _run_of(self, variant_id: str, attempt: int) -> str:
         try:
-            return self.store.run_of(self.info, outcome.variant.id, outcome.attempt)
+            return self.store.run_of(self.info, variant_id, attempt)
         except NotFound:
             return ""
-
-
-def _row(data: Mapping[str, Any]) -> RankedRow:
-    paired = paired_from_dict(data["paired"]) if data["paired"] else None
-    return RankedRow(data["run_id"], outcome_from_dict(data["outcome"]), paired, data["reused"])

@@ -1,4 +1,4 @@
-"""Outcomes to MLflow and back. One process writes: the driver; a variant's run is made once its outcome is known.
+"""Outcomes to MLflow and back. A sweep's driver writes, or its writers; a variant's run is made once its outcome is known.
 
 A child run is filled before it is ended, and marked complete with its last content. What a killed driver left unfinished
 carries no mark: readers pass over it, and the next driver of the same sweep deletes it.
@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import InfrastructureLost, NotFound, RequestError
-from runner.records import TIMED, Decision, Outcome, Paired, RankedRow, SweepInfo, Verdict, Workload
+from runner.records import TIMED, Decision, Outcome, Paired, SweepInfo, Verdict, Workload
 from tracking import connection, contents, layout, queries, view
 from tracking.connection import guarded
 from tracking.report import closing
+from tracking.report.closing import Ending
 from tracking.standing import Standing, dumped
 from tracking.stored import Stored, StoredSweep, stored, stored_sweep, sweep_info
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 __all__ = ["Store", "Stored", "StoredSweep"]
+
+Key = tuple[str, int]
+"""What an outcome is known by within its sweep: variant id and attempt."""
 
 READERS = 8
 """Threads that fetch outcomes: against a server, a fetch is mostly waiting."""
@@ -42,7 +46,8 @@ class Store:
         self.uri = uri or connection.default_uri()
         self.page_size = page_size
         self._experiments: dict[str, str] = {}  # name -> id
-        self._written: dict[str, dict[tuple[str, int], str]] = {}  # sweep id -> (variant id, attempt) -> run id
+        self._written: dict[str, dict[Key, str]] = {}  # sweep id -> (variant id, attempt) -> run id
+        self._doubtful: set[tuple[str, Key]] = set()  # what may be there all the same: MLflow did not answer
 
     @cached_property
     def client(self) -> MlflowClient:
@@ -90,6 +95,8 @@ class Store:
         """
         key = (outcome.variant.id, outcome.attempt)
         written = self._index(info)
+        if (info.id, key) in self._doubtful:
+            self._look_again(info, key)
         if key in written:
             return written[key]
         experiment = self._experiment(info.workload, info.device.model)
@@ -102,10 +109,26 @@ class Store:
             self._log(run.info.run_id, contents.metrics(outcome, flops), complete, contents.params(outcome))
             self.client.set_terminated(run.info.run_id, layout.run_status(outcome))
         except BaseException:
-            self._written.pop(info.id, None)  # the next write looks again at what is there, and clears this one away
+            self.doubt(info, key)
             raise
         written[key] = str(run.info.run_id)
         return written[key]
+
+    def adopt(self, info: SweepInfo) -> None:
+        """Write for a sweep that another process has opened, and only what nobody has written yet."""
+        self._written[info.id] = {}
+
+    def note(self, info: SweepInfo, key: Key, run_id: str) -> None:
+        """Another process has written an outcome of this sweep."""
+        self._index(info)[key] = run_id
+        self._doubtful.discard((info.id, key))
+
+    def doubt(self, info: SweepInfo, key: Key) -> None:
+        """Have the next write of an outcome look at what is there of it, and clear away what is not whole."""
+        self._doubtful.add((info.id, key))
+
+    def doubts(self, info: SweepInfo, key: Key) -> bool:
+        return (info.id, key) in self._doubtful
 
     @guarded
     def stand(self, parent: str, standing: Standing) -> None:
@@ -156,33 +179,26 @@ class Store:
         self.amend(run_id, decision, outcome.reason, outcome.verdicts)
 
     @guarded
-    def close_sweep(
-        self,
-        parent: str,
-        info: SweepInfo,
-        rows: Sequence[RankedRow],
-        failures: Mapping[str, int],
-        summary: str,
-        status: str = "FINISHED",
-        flops: float | None = None,
-    ) -> None:
+    def close_sweep(self, parent: str, info: SweepInfo, ending: Ending) -> None:
         """End a sweep with its ranking (a table and a chart), its counts, and why what failed failed.
 
-        `rows` are best first. `failures` counts by status, or by `status: reason`. Closing again replaces what was there.
+        Closing again replaces what was there.
         """
-        self._written.pop(info.id, None)
-        self._index(info)  # looks again, and removes what a write that MLflow did not answer left behind
+        experiment = self._experiment(info.workload, info.device.model)
+        self._remove(list(queries.unfinished(self.client, experiment, info.id)))  # what a write without an answer left behind
         run = self.client.get_run(parent)
-        self._upload(run, closing.files(info, rows, failures, summary, flops))
-        self._log(parent, closing.metrics(rows, failures), closing.tags(run.data.tags[layout.NOTE], failures, summary))
-        self.client.set_terminated(parent, status)
+        self._upload(run, closing.files(ending))
+        self._log(parent, ending.metrics, closing.tags(run.data.tags[layout.NOTE], ending))
+        self.client.set_terminated(parent, ending.status)
 
     @guarded
     def reap(self, sweep_id: str) -> int:
         """Remove the child runs that a killed driver left unfinished: how many there were."""
         query = f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = {layout.quoted(sweep_id)}"
         found = queries.runs(self.client, queries.experiment_ids(self.client), query, self.page_size)
-        return self._reap(list(found))
+        leftovers = [run for run in found if not _whole(run)]
+        self._remove(leftovers)
+        return len(leftovers)
 
     @guarded
     def known(self, workload: Workload, device_model: str, variant_ids: Iterable[str]) -> dict[str, Stored]:
@@ -285,21 +301,25 @@ class Store:
         self._remove(found[1:])
         return found[0] if found else None
 
-    def _index(self, info: SweepInfo) -> dict[tuple[str, int], str]:
+    def _index(self, info: SweepInfo) -> dict[Key, str]:
         """What a sweep has written, by variant and attempt: asked of MLflow once, since nobody else writes it."""
         if info.id not in self._written:
             query = f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = '{info.id}'"
             experiment = self._experiment(info.workload, info.device.model)
             found = list(queries.runs(self.client, [experiment], query, self.page_size))
-            self._reap(found)
-            tags = {run.info.run_id: run.data.tags for run in found if not _unfinished(run)}
+            self._remove(run for run in found if not _whole(run))
+            tags = {run.info.run_id: run.data.tags for run in found if _whole(run)}
             self._written[info.id] = {(t[layout.VARIANT_ID], int(t[layout.ATTEMPT])): id for id, t in tags.items()}
         return self._written[info.id]
 
-    def _reap(self, found: Sequence[Run]) -> int:
-        leftovers = [run for run in found if _unfinished(run)]
-        self._remove(leftovers)
-        return len(leftovers)
+    def _look_again(self, info: SweepInfo, key: Key) -> None:
+        experiment = self._experiment(info.workload, info.device.model)
+        for run in list(queries.attempt(self.client, experiment, info.id, *key)):
+            if _whole(run):
+                self._written[info.id][key] = str(run.info.run_id)
+            else:
+                self._remove([run])
+        self._doubtful.discard((info.id, key))
 
     def _remove(self, runs: Iterable[Run]) -> None:
         for run in runs:
@@ -315,7 +335,7 @@ class Store:
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise NotFound(f"no run {run_id!r} in {connection.without_password(self.uri)}") from error
             raise
-        if run.info.lifecycle_stage != "active" or layout.COMPLETE not in run.data.tags:
+        if run.info.lifecycle_stage != "active" or not _whole(run):
             raise NotFound(f"run {run_id[:12]} was deleted, or is no variant's run")
         return run
 
@@ -338,5 +358,5 @@ class Store:
         connection.log(self.client, run_id, metrics, tags, params or {})
 
 
-def _unfinished(run: Run) -> bool:
-    return layout.COMPLETE not in run.data.tags or run.info.status == "RUNNING"
+def _whole(run: Run) -> bool:
+    return layout.COMPLETE in run.data.tags and run.info.status != "RUNNING"

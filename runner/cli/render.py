@@ -29,6 +29,9 @@ from tracking.store import Stored, StoredSweep
 
 UNLIMITED = 100_000  # characters: a table takes what it needs of them
 
+MOST_ROWS = 100
+"""Lines of a ranking that are shown: nobody reads more, and laying out ten thousand takes half a minute."""
+
 SILENT = 60.0  # seconds without a word from a sweep's driver, which speaks every few: it may be gone
 
 PACKING_SHOWS = 0.05
@@ -120,7 +123,7 @@ def report(found: Report, flops: float) -> list[Any]:
     """What a sweep came to: the ranked table, the failures by reason, where to look, what to type next."""
     swept = found.sweep.info.swept
     baseline = next((r.outcome.baseline for r in found.rows if r.outcome.baseline), None)
-    parts: list[Any] = [ranking(found.rows, swept, flops, baseline)]
+    parts: list[Any] = [ranking(found.rows, swept, flops, baseline), *_not_shown(found.rows)]
     parts += [_baseline_line(baseline, found)] if baseline else []
     parts += [f"note: {note}" for note in found.notes]
     if found.others:
@@ -157,7 +160,13 @@ def ranking(rows: Sequence[RankedRow], swept: tuple[str, ...], flops: float, bas
         "run",
         "reason",
     )
-    return table(headers, [_row(n, row, swept, flops) for n, row in enumerate(rows, 1)], right=headers[: len(swept) + 8])
+    lines = [_row(n, row, swept, flops) for n, row in enumerate(rows[:MOST_ROWS], 1)]
+    return table(headers, lines, right=headers[: len(swept) + 8])
+
+
+def _not_shown(rows: Sequence[Any]) -> list[str]:
+    left = len(rows) - MOST_ROWS
+    return [f"… and {left} more: ranking.json of the sweep's own run in MLflow has them all"] if left > 0 else []
 
 
 def _row(number: int, row: RankedRow, swept: tuple[str, ...], flops: float) -> tuple[str, ...]:
@@ -250,7 +259,8 @@ def status(found: Status, rows: Sequence[Mapping[str, Any]], now: datetime) -> l
     if found.address is not None and found.lost is None:
         parts += _job(found, found.address)
     if rows:
-        parts.append(table(list(rows[0]), [[str(v) if v is not None else "" for v in row.values()] for row in rows]))
+        lines = [[str(v) if v is not None else "" for v in row.values()] for row in rows[:MOST_ROWS]]
+        parts += [table(list(rows[0]), lines), *_not_shown(rows)]
     if found.record is not None and found.recorded is not None:
         parts.append(found.record.ui_hint(found.recorded.experiment_id, found.recorded.id))
     return parts

@@ -20,6 +20,7 @@ from runner.artifacts import environment
 from runner.errors import InfrastructureLost
 from runner.process import forkserver
 from runner.records import TargetKind
+from runner.subprocesses import python_path
 from runner.targets.base import BACKENDS, backend
 
 ANSWER = 3.0  # seconds that a process of Ray's may take to answer
@@ -115,7 +116,7 @@ def _ours() -> dict[str, str]:
 
     A runtime environment would say so too, but then the workers that Ray starts ahead are none that it can use.
     """
-    return {"PYTHONPATH": forkserver.python_path(), forkserver.ADDRESS: forkserver.start()}
+    return {"PYTHONPATH": python_path(), forkserver.ADDRESS: forkserver.start()}
 
 
 def demand_answer(address: str) -> None:

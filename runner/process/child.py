@@ -24,9 +24,10 @@ from typing import IO, Any, TypeVar
 
 from runner.errors import FailureKind, JobFailed
 from runner.process import worker
-from runner.process.forkserver import Forked, fork, python_path
+from runner.process.forkserver import Forked, fork
 from runner.process.memory import MemoryWatch, default_limit
 from runner.process.session import kill_session, processes_of
+from runner.subprocesses import python_path
 
 T = TypeVar("T")
 

@@ -32,6 +32,7 @@ from typing import NoReturn
 from runner.process import worker
 from runner.process.lease import TAKES_TURNS
 from runner.process.session import kill_session
+from runner.subprocesses import die_with, python_path
 
 ADDRESS = "SWEEP_RUNNER_FORKSERVER"
 """Environment variable: the socket of a server that processes share with the one that started them."""
@@ -99,11 +100,6 @@ class Forked:
                 self._code, self.server_gone = -signal.SIGKILL, True  # and the child with it
             self._connection.close()
         return self._code
-
-
-def python_path() -> str:
-    """Where this process finds its modules, for the environment of another."""
-    return os.pathsep.join(p for p in sys.path if p)
 
 
 def start() -> str:
@@ -254,7 +250,7 @@ class Server:
 
 
 def main(path: str, parent: int) -> None:
-    worker.die_with(parent)
+    die_with(parent)
     server = Server(path)
     server.prepare()
     server.serve()

@@ -6,7 +6,6 @@ Run as `python worker.py JOB_FD RESULT_FD PARENT_PID`, with the runner on its pa
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pickle
 import resource
@@ -17,9 +16,9 @@ import traceback
 from pathlib import Path
 
 from runner.errors import FailureKind, JobFailed
+from runner.subprocesses import die_with
 
 LENGTH = struct.Struct("!Q")
-PR_SET_PDEATHSIG = 1
 
 
 def main(job_fd: int, result_fd: int, parent: int) -> None:
@@ -53,13 +52,6 @@ def _reply(request: bytes) -> bytes:
 def first_line(error: BaseException) -> str:
     """The line of an error's text that says most: its first that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-
-
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends, and end now if it already has."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def die_first() -> None:

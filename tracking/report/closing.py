@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from runner.records import RankedRow, Status, SweepInfo
 from runner.stats import median
@@ -15,20 +17,48 @@ STATUSES = frozenset(s.value for s in Status)
 DIVIDER = "\n\n---\n\n"
 
 
-def files(
-    info: SweepInfo, rows: Sequence[RankedRow], failures: Mapping[str, int], summary: str, flops: float | None
-) -> dict[str, bytes]:
+@dataclass(frozen=True)
+class Ending:
+    """What is known of a sweep once it has ended, without the outcomes themselves: those are on record by then.
+
+    `ranking` has a line per timed variant, best first. `attempts` are those of the variants whose run is not known yet.
+    """
+
+    ranking: Sequence[Mapping[str, Any]]
+    attempts: Mapping[str, int]
+    metrics: Mapping[str, float]
+    failures: Mapping[str, int]  # by status, or by `status: reason`
+    summary: str
+    status: str  # in MLflow's words
+    chart: bytes
+
+
+def ending(
+    info: SweepInfo,
+    rows: Sequence[RankedRow],
+    failures: Mapping[str, int],
+    summary: str,
+    status: str = "FINISHED",
+    flops: float | None = None,
+) -> Ending:
+    """`rows` are best first; `flops` are the floating-point operations of one call."""
+    attempts = {row.outcome.variant.id: row.outcome.attempt for row in rows if not row.run_id}
+    chart = latency_chart(info, rows) if rows else b""
+    return Ending(ranking(info.swept, rows, flops), attempts, _metrics(rows, failures), failures, summary, status, chart)
+
+
+def files(ending: Ending) -> dict[str, bytes]:
     found = {
-        layout.RANKING_JSON: contents.table(ranking(info.swept, rows, flops)),
-        layout.FAILURES_JSON: contents.table([{"failure": k, "variants": n} for k, n in _commonest(failures)]),
-        layout.SUMMARY_TXT: summary.rstrip().encode() + b"\n",
+        layout.RANKING_JSON: contents.table(ending.ranking),
+        layout.FAILURES_JSON: contents.table([{"failure": k, "variants": n} for k, n in _commonest(ending.failures)]),
+        layout.SUMMARY_TXT: ending.summary.rstrip().encode() + b"\n",
     }
-    if rows:
-        found[layout.CHART_PNG] = latency_chart(info, rows)
+    if ending.chart:
+        found[layout.CHART_PNG] = ending.chart
     return found
 
 
-def metrics(rows: Sequence[RankedRow], failures: Mapping[str, int]) -> dict[str, float]:
+def _metrics(rows: Sequence[RankedRow], failures: Mapping[str, int]) -> dict[str, float]:
     """Variants by status, how many were taken from earlier sweeps, and the headline of the best."""
     counts = Counter(row.outcome.status.value for row in rows)
     for failure, number in failures.items():
@@ -46,12 +76,12 @@ def metrics(rows: Sequence[RankedRow], failures: Mapping[str, int]) -> dict[str,
     return found
 
 
-def tags(note: str, failures: Mapping[str, int], summary: str) -> dict[str, str]:
+def tags(note: str, ending: Ending) -> dict[str, str]:
     """The description gains the summary; a second closing replaces the first one's."""
     asked = note.partition(DIVIDER)[0]
     tables = contents.table_tag(layout.RANKING_JSON, layout.FAILURES_JSON)
-    histogram = ", ".join(f"{n} {failure}" for failure, n in _commonest(failures)) or "none"
-    found = {layout.NOTE: f"{asked}{DIVIDER}{summary}", layout.FAILURES: histogram, layout.LOGGED_TABLES: tables}
+    histogram = ", ".join(f"{n} {failure}" for failure, n in _commonest(ending.failures)) or "none"
+    found = {layout.NOTE: f"{asked}{DIVIDER}{ending.summary}", layout.FAILURES: histogram, layout.LOGGED_TABLES: tables}
     return {k: layout.cut(v, layout.MAX_TAG) for k, v in found.items()}
 
 
