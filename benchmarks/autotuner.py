@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overhead import environment
+from benchmarks.alone import environment
 
 WARMUP, REPEAT = 10, 50
 KNOBS: dict[str, list[Any]] = {

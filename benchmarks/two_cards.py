@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overhead import environment
+from benchmarks.alone import environment
 from runner import stats
 from runner.records import Device, Protocol
 from runner.targets.cuda import CUDA
