@@ -109,14 +109,15 @@ def look(folder: str, uri: str) -> dict[str, float]:
 @contextlib.contextmanager
 def store(kind: str, folder: str) -> Iterator[str]:
     """The URI of an empty one."""
-    from tests.postgres import postgres
-    from tests.servers import running
-
     file = f"sqlite:///{folder}/mlflow.db"
     if kind == "postgres":
+        from tests.postgres import postgres
+
         with postgres() as made:
             yield made.uri
     elif kind == "server":
+        from tests.servers import running
+
         with running(Path(folder), "--backend-store-uri", file, "--artifacts-destination", f"{folder}/artifacts") as address:
             yield address
     else:
