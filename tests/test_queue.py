@@ -133,7 +133,7 @@ def test_what_is_submitted_is_what_runs(head: Head, own: Own) -> None:
     assert own.said.splitlines()[1] == "own: Which block is fastest?", "nothing of Ray's comes before what the sweep says"
     assert "measured  block_N=48" in own.said and "runner accept" in own.said
     assert [tags["status"] for tags in tags_of(own.id)] == ["measured"] * 2
-    assert "succeeded" in ok(head.sweep("list"))
+    assert "succeeded" in ok(head.sweep("list", RAY_ADDRESS="http://127.0.0.1:1")), "the option wins"
     assert ok(head.sweep("logs", own.id)) == own.said.partition("\n")[2]
     status = ok(head.sweep("status", own.id))
     assert "2 measured" in status and re.search(f"own {own.id}: job sweep-{own.id}-[0-9a-f]{{4}} succeeded", status)
