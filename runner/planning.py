@@ -96,7 +96,8 @@ def read(
     family = load_family(spec.family)
     devices, others = _one_model(find(spec.kind), model or ("" if spec.devices == EACH else spec.devices))
     resolved = backend(spec.kind).target(spec.arch or (devices[0].arch or None if devices else None))
-    expansion = expand(spec, family, resolved, code_hash(family), {"tilelang": metadata.version("tilelang")})
+    tilelang = (devices[0].tilelang if devices else "") or metadata.version("tilelang")
+    expansion = expand(spec, family, resolved, code_hash(family), {"tilelang": tilelang})
     pruned = prune(expansion, family, backend(spec.kind).limits(resolved))
     each = spec.devices == EACH
     left_out = [f"left out, being another model than {devices[0].model}: {other}" for other in others if not each]

@@ -98,6 +98,7 @@ class Device:
     peak_tflops: Mapping[str, float] = field(default_factory=dict)  # by dtype; empty: unknown
     bound_tflops: Mapping[str, float] = field(default_factory=dict)  # what none of its kind exceeds, where no peak is known
     arch: str = ""  # what code for it is generated for; empty: the target's default
+    tilelang: str = ""  # the version on its host, where another one asks
 
     @property
     def key(self) -> tuple[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,14 @@ def test_each_model_in_a_sweep_of_its_own(tmp_path: Path) -> None:
     assert second.devices == (A100,) and second.more == ()
     targets = [found.expansion.base.target.arch for found in (first, second)]
     assert targets == ["sm_90a", "sm_80"]
+
+
+def test_a_variant_is_known_by_the_tilelang_of_the_nodes_that_build_it(tmp_path: Path) -> None:
+    """A C500's port need not be what is installed where the sweep is planned."""
+    ports = tuple(replace(A100, tilelang=version) for version in ("", "0.1.9+port", "0.1.10+port"))
+    here, old, new = (asked(tmp_path, find=lambda kind, port=port: (port,)).expansion.base for port in ports)
+    assert here.toolchain == {"tilelang": metadata.version("tilelang")}
+    assert old.toolchain == {"tilelang": "0.1.9+port"} and len({here.id, old.id, new.id}) == 3
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:

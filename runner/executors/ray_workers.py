@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
+from importlib import metadata
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -34,7 +35,11 @@ def build(job: BuildJob, deadline: float) -> Done:
 
 @ray.remote(num_cpus=0, max_retries=0)
 def devices(kind: TargetKind) -> tuple[Device, ...]:
-    return backend(kind).devices()
+    """This node's, with the version that builds for them: a card's own port need not be installed where sweeps are planned."""
+    installed = ""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        installed = metadata.version("tilelang")
+    return tuple(replace(device, tilelang=installed) for device in backend(kind).devices())
 
 
 @ray.remote(max_restarts=0)
