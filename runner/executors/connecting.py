@@ -97,17 +97,20 @@ def _own_ray() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _for_us_alone() -> Iterator[None]:
-    """While a Ray of our own starts: without the dashboard and what serves it, which nobody sees and all wait for.
+    """While a Ray of our own starts: without what serves people and other machines, which takes seconds of every start.
 
-    It is what Ray does by itself where it was installed without its extras.
+    The dashboard, the autoscaler and the copying of logs are processes of Python that import Ray. Its agents stay, in the form
+    that they have where Ray was installed without its extras.
     """
+    instead: list[tuple[Any, str, Any]] = [
+        (ray._private.utils, "get_dashboard_dependency_error", lambda: ImportError("not wanted"))
+    ]
+    for start in ("start_api_server", "start_monitor", "start_log_monitor"):
+        instead.append((ray._private.node.Node, start, lambda *_, **__: None))
     with environment(_ours()), contextlib.ExitStack() as stack:
-        for owner, name, instead in (
-            (ray._private.utils, "get_dashboard_dependency_error", lambda: ImportError("not wanted")),
-            (ray._private.node.Node, "start_api_server", lambda *_, **__: None),
-        ):
+        for owner, name, other in instead:
             if hasattr(owner, name):  # they are Ray's own, and may go with another version
-                stack.enter_context(mock.patch.object(owner, name, instead))
+                stack.enter_context(mock.patch.object(owner, name, other))
         yield
 
 
