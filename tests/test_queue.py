@@ -96,6 +96,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
 def id_of(said: str) -> str:
     found = re.search(r"submitted as sweep ([0-9a-f]{8}) to http", said)
     assert found, said
+    assert f"sweep logs -f {found[1]} --address http" in said, "what to type next is whole"
     return found[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timezone
 from typing import Any
 
@@ -97,7 +98,9 @@ def submit(
     if wait:
         _follow(jobs, sweep_id, job_id)
     else:
-        click.echo(f"  sweep logs -f {sweep_id}    sweep status {sweep_id}    sweep cancel {sweep_id}")
+        where = "" if os.environ.get("RAY_ADDRESS") == address else f" --address {address}"
+        for command in ("logs -f", "status", "cancel"):
+            click.echo(f"  sweep {command} {sweep_id}{where}")
 
 
 @main.command()
