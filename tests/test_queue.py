@@ -96,7 +96,6 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
 def id_of(said: str) -> str:
     found = re.search(r"submitted as sweep ([0-9a-f]{8}) to http", said)
     assert found, said
-    assert f"sweep logs -f {found[1]} --address http" in said, "what to type next is whole"
     return found[1]
 
 
@@ -189,7 +188,9 @@ def test_ctrl_c_stops_what_only_this_command_waits_for(head: Head, own: Own) -> 
 @pytest.mark.timeout(400)
 def test_a_cancelled_sweep_is_taken_up_again_also_where_the_cluster_forgot_it(head: Head) -> None:
     """As one does whose head was started anew. The record has not forgotten it."""
-    sweep_id = id_of(ok(head.sweep("submit", head.file("long", "[16, 48, 96]"), "--set", "measure.repeat=60")))
+    said = ok(head.sweep("submit", head.file("long", "[16, 48, 96]"), "--set", "measure.repeat=60"))
+    sweep_id = id_of(said)
+    assert f"  sweep logs -f {sweep_id} --address http" in said, "what to type next is whole"
     watch(head, sweep_id, "building")
     refused = head.sweep("resume", sweep_id)
     assert refused.returncode == 2 and f"sweep {sweep_id} is running at {head.address}" in refused.stderr
