@@ -14,6 +14,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from runner.process import forkserver
+
 OWN_PROCESS = ("submit", "resume", "doctor", "repro")
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,11 +52,11 @@ def run(
 def alone(
     command: str, *arguments: str, folder: Path, timeout: float = 280, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """As `run`, in a process of its own."""
+    """As `run`, in a process of its own. It shares the server that forks our children: importing torch takes each its seconds."""
     return subprocess.run(
         [sys.executable, "-m", f"runner.cli.{command}", *arguments],
         cwd=folder,
-        env=clean_environment() | environment,
+        env=clean_environment() | {forkserver.ADDRESS: forkserver.start()} | environment,
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runner.process import forkserver
 from tests import command
 from tests.command import ROOT, ok, sweep_file
 
@@ -36,10 +37,10 @@ def finish(folder: Path, *arguments: str, **environment: str) -> Finished:
 
 @pytest.fixture(scope="session")
 def interleave(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The README's main job: `sweep submit sweeps/interleave.yaml`, in an empty folder that holds the sweeps."""
+    """The README's main job: `sweep submit sweeps/interleave.yaml`, in an empty folder that holds the sweeps, and all its own."""
     folder = tmp_path_factory.mktemp("newcomer")
     shutil.copytree(ROOT / "sweeps", folder / "sweeps")
-    return finish(folder, "sweeps/interleave.yaml", "--target", "cpu")
+    return finish(folder, "sweeps/interleave.yaml", "--target", "cpu", **{forkserver.ADDRESS: ""})
 
 
 @pytest.fixture(scope="session")

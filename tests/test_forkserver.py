@@ -99,6 +99,13 @@ def test_who_shares_a_server_takes_its_child_along(tmp_path: Path) -> None:
     assert forkserver.start() == address
 
 
+def test_who_shares_a_server_starts_none(tmp_path: Path) -> None:
+    program = "from runner.process import forkserver; print(forkserver.start())"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), forkserver.ADDRESS: str(tmp_path / "shared")}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(tmp_path / "shared")
+
+
 def test_a_server_is_shown_no_device_since_one_that_opened_it_could_not_be_forked(child: Child) -> None:
     server = child.run(os.getppid, deadline=60)
     environment = Path(f"/proc/{server}/environ").read_bytes().split(b"\0")

@@ -103,10 +103,13 @@ class Forked:
 
 
 def start() -> str:
-    """Start this process's server unless there is one, and return its socket at once: it goes on importing meanwhile.
+    """Start this process's server unless there is one or one is shared with it, and return its socket at once: it goes on
+    importing meanwhile.
 
     To be called from the main thread: Linux ends the server with the thread that started it.
     """
+    if shared := os.environ.get(ADDRESS):
+        return shared
     global _own
     if _own is not None and not _own.serves():
         _own.close()
@@ -117,7 +120,7 @@ def start() -> str:
 
 def fork(env: Mapping[str, str], output: int, pipes: Sequence[int]) -> Forked | None:
     """A worker (`worker.main`) with this environment that prints to `output` and has the two pipes; None: nobody can fork it."""
-    address = os.environ.get(ADDRESS) or start()
+    address = start()
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(LONGEST_IMPORT)
