@@ -215,9 +215,11 @@ def _unused_knobs(knobs: Knobs) -> Iterator[str | None]:
         "c_swizzle_bytes": knobs.c_swizzle_bytes > 0,
         "b_interleave": knobs.b_interleave > 1,
         "tma: false": not knobs.tma,
+        "num_stages below 2": knobs.num_stages < 2,
+        "warp_policy": knobs.warp_policy != "FullRow",
+        "raster_order": knobs.raster_order != "column",
+        "tail_N": knobs.tail_N > 0 and knobs.schedule != "cooperative",
     }
-    unused |= {"num_stages below 2": knobs.num_stages < 2, "warp_policy": knobs.warp_policy != "FullRow"}
-    unused |= {"raster_order": knobs.raster_order != "column", "tail_N": knobs.tail_N > 0 and knobs.schedule != "cooperative"}
     asked = ", ".join(name for name, is_asked in unused.items() if is_asked)
     yield f"schedule={knobs.schedule} has no use for {asked}" if asked else None
 

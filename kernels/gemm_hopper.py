@@ -112,8 +112,9 @@ def _copy(T: Any, plan: Plan) -> Any:
             # A fresh barrier lets who waits for the phase before its first pass.
             T.mbarrier_wait_parity(free[at], (((turn * steps + k) // stages) & 1) ^ 1)
             T.tma_copy(A[m0 : m0 + bm, k * bk : k * bk + bk], A_ring[at, :, :], barrier=full[at], **share_a)
-            B_tile = B_ring[at, :, 0:width]
-            T.tma_copy(B[k * bk : k * bk + bk, n0 : n0 + width], B_tile, barrier=full[at], annotations=last, **share_b)
+            T.tma_copy(
+                B[k * bk : k * bk + bk, n0 : n0 + width], B_ring[at, :, 0:width], barrier=full[at], annotations=last, **share_b
+            )
 
     @T.macro
     def copy_tiles(A: T.Tensor, B: T.Tensor, A_ring: T.Tensor, B_ring: T.Tensor, full: T.Tensor, free: T.Tensor, worker, rank):

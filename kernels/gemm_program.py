@@ -82,7 +82,8 @@ def gpu_program(workload: Workload, config: Mapping[str, Value], target: Target)
     hints = {} if knobs.tma else {"disable_tma": True}
     multiply = _multiply(T, workload, knobs, target, hints)
     if knobs.split_k > 1:
-        return (_summed_last if knobs.split_k_sum == "last_block" else _summed_after)(T, workload, knobs, multiply)
+        multiply_part = _multiply_part(T, workload, knobs, multiply)
+        return (_summed_last if knobs.split_k_sum == "last_block" else _summed_after)(T, workload, knobs, multiply_part)
     store = store_macro(T, workload.dtype, knobs, hints)
     return (_persistent if knobs.persistent_blocks else _one_tile_each)(T, workload, knobs, multiply, store)
 
@@ -91,7 +92,7 @@ def _multiply(T: Any, workload: Workload, knobs: Knobs, target: Target, hints: M
     """The loop along K, or along one part of it: from A and B in global memory to a tile of C in registers."""
     dtype, policy = workload.dtype, getattr(T.GemmWarpPolicy, knobs.warp_policy)
     bm, bn, bk, i = knobs.block_M, knobs.block_N, knobs.block_K, knobs.b_interleave
-    steps = -(-workload.shape["K"] // bk) // max(1, knobs.split_k)
+    steps = _steps(workload, knobs)
     # Hopper's wgmma reads shared memory in a layout of its own, so there the packing ends at the global side.
     packs_tile = i > 1 and not target.arch.startswith(("sm_90", "sm_100"))
 
@@ -178,14 +179,25 @@ def _persistent(T: Any, workload: Workload, knobs: Knobs, multiply: Any, store: 
     return gemm
 
 
-def _summed_after(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any:
+def _multiply_part(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any:
+    """One part of K of a tile: multiplied, and put where the parts are summed from."""
+    bm, bn, depth = knobs.block_M, knobs.block_N, _steps(workload, knobs) * knobs.block_K
+
+    @T.macro
+    def multiply_part(A: T.Tensor, B: T.Tensor, Parts: T.Tensor, C_sum: T.Tensor, bx: T.int32, by: T.int32, bz: T.int32):
+        multiply(A, B, C_sum, by * bm, bx * bn, bz * depth)
+        T.copy(C_sum, Parts[bz, by * bm, bx * bn])
+
+    return multiply_part
+
+
+def _summed_after(T: Any, workload: Workload, knobs: Knobs, multiply_part: Any) -> Any:
     """K is cut in parts that blocks of their own multiply; a second kernel sums them in a fixed order."""
     A_shape, B_shape, C_shape = shapes(workload, knobs)
     bm, bn, parts, dtype = knobs.block_M, knobs.block_N, knobs.split_k, workload.dtype
     tiles_m, tiles_n = tiles(workload, knobs)
     M, N = C_shape
     rows, columns = REDUCE_TILE
-    depth = -(-workload.shape["K"] // knobs.block_K) // parts * knobs.block_K
 
     @T.prim_func
     def gemm(
@@ -196,8 +208,7 @@ def _summed_after(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> An
     ):
         with T.Kernel(tiles_n, tiles_m, parts, threads=knobs.threads) as (bx, by, bz):
             C_sum = T.alloc_fragment((bm, bn), "float32")
-            multiply(A, B, C_sum, by * bm, bx * bn, bz * depth)
-            T.copy(C_sum, Parts[bz, by * bm, bx * bn])
+            multiply_part(A, B, Parts, C_sum, bx, by, bz)
         with T.Kernel(T.ceildiv(N, columns), T.ceildiv(M, rows), threads=128) as (bx, by):
             Sum = T.alloc_fragment((rows, columns), "float32")
             T.clear(Sum)
@@ -209,7 +220,7 @@ def _summed_after(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> An
     return gemm
 
 
-def _summed_last(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any:
+def _summed_last(T: Any, workload: Workload, knobs: Knobs, multiply_part: Any) -> Any:
     """As `_summed_after`, but of the blocks that have parts of a tile the last to be done sums them, in the same order.
 
     `Done` counts the blocks that are done with a tile. It is zero before a call and after it.
@@ -218,7 +229,6 @@ def _summed_last(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any
     bm, bn, parts, dtype = knobs.block_M, knobs.block_N, knobs.split_k, workload.dtype
     tiles_m, tiles_n = tiles(workload, knobs)
     M, N = C_shape
-    depth = -(-workload.shape["K"] // knobs.block_K) // parts * knobs.block_K
 
     @T.prim_func
     def gemm(
@@ -231,8 +241,7 @@ def _summed_last(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any
         with T.Kernel(tiles_n, tiles_m, parts, threads=knobs.threads) as (bx, by, bz):
             C_sum = T.alloc_fragment((bm, bn), "float32")
             before = T.alloc_shared((1,), "int32")
-            multiply(A, B, C_sum, by * bm, bx * bn, bz * depth)
-            T.copy(C_sum, Parts[bz, by * bm, bx * bn])
+            multiply_part(A, B, Parts, C_sum, bx, by, bz)
             T.sync_threads()
             if T.get_thread_binding() == 0:
                 before[0] = T.atomic_add(Done[by, bx], 1, memory_order="acq_rel", return_prev=True)
@@ -247,6 +256,11 @@ def _summed_last(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> Any
                     Done[by, bx] = 0
 
     return gemm
+
+
+def _steps(workload: Workload, knobs: Knobs) -> int:
+    """Along K, or along one part of it."""
+    return -(-workload.shape["K"] // knobs.block_K) // max(1, knobs.split_k)
 
 
 def shapes(workload: Workload, knobs: Knobs) -> tuple[tuple[int, ...], ...]:

@@ -7,6 +7,9 @@ import os
 import signal
 import sys
 
+NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "MACA_VISIBLE_DEVICES": ""}
+"""Environment of a process that is to see no accelerator."""
+
 PR_SET_PDEATHSIG = 1
 
 

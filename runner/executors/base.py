@@ -11,9 +11,9 @@ from runner.bench import BaselineJob, BenchJob, PairJob, measure, measure_baseli
 from runner.build import BuildJob, build, compiler_error
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.process.child import Child
-from runner.process.forkserver import NO_DEVICES
 from runner.process.lease import TAKES_TURNS, lease
 from runner.records import Device, TargetKind
+from runner.subprocesses import NO_DEVICES
 from runner.targets.base import backend
 
 WARM_DEADLINE = 120.0

@@ -32,7 +32,7 @@ from typing import NoReturn
 from runner.process import worker
 from runner.process.lease import TAKES_TURNS
 from runner.process.session import kill_session
-from runner.subprocesses import die_with, python_path
+from runner.subprocesses import NO_DEVICES, die_with, python_path
 
 ADDRESS = "SWEEP_RUNNER_FORKSERVER"
 """Environment variable: the socket of a server that processes share with the one that started them."""
@@ -40,7 +40,6 @@ ADDRESS = "SWEEP_RUNNER_FORKSERVER"
 LONGEST_IMPORT = 120.0  # seconds that a server may take until it answers
 SIZE = struct.Struct("!Q")
 NUMBER = struct.Struct("!i")
-NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "MACA_VISIBLE_DEVICES": ""}
 
 _own: _Own | None = None
 
@@ -120,11 +119,10 @@ def start() -> str:
 
 def fork(env: Mapping[str, str], output: int, pipes: Sequence[int]) -> Forked | None:
     """A worker (`worker.main`) with this environment that prints to `output` and has the two pipes; None: nobody can fork it."""
-    address = start()
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(LONGEST_IMPORT)
-        _connect(connection, address)
+        _connect(connection, start())
         request = pickle.dumps(({**env, "PYTHONPATH": python_path()}, str(Path.cwd()), sys.path))
         socket.send_fds(connection, [SIZE.pack(len(request))], [output, *pipes])
         connection.sendall(request)

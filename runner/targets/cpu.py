@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
+from runner.subprocesses import NO_DEVICES
 from runner.targets import cpu_time
 
 STACK_FOR_TILES = 4 << 20
@@ -43,7 +44,7 @@ class CPUBackend:
         return (Device("cpu", cpu_model(), host=platform.node(), bound_tflops=BOUND_TFLOPS.get(platform.machine(), {})),)
 
     def visible(self, device: Device | None) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": "", "MACA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        return {**NO_DEVICES, "OMP_NUM_THREADS": "1"}
 
     def compile_options(self, target: Target) -> dict[str, Any]:
         return {"target": "c", "execution_backend": "cython"}
