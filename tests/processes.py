@@ -14,11 +14,14 @@ SOON = 10.0  # seconds in which what is killed must be gone; seconds that no pas
 
 
 def eventually_gone(pid: int) -> bool:
-    """Whether a process ends soon. A zombie is gone: its new parent may be slow to bury it."""
+    """Whether a process ends soon. A zombie is gone: its new parent may be slow to bury it. It is one only once its last
+    thread has ended: until then its files are open, and locks on them held.
+    """
     end = time.monotonic() + SOON
     while time.monotonic() < end:
         try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            dead = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            if dead and len(os.listdir(f"/proc/{pid}/task")) == 1:
                 return True
         except (FileNotFoundError, ProcessLookupError):
             return True

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,6 +120,15 @@ class TestDeath:
         pid = child.run(jobs.process_id, deadline=30)
         assert child.run(jobs.answer_then_die, 0.1, deadline=30) == "done"
         assert eventually_gone(pid)
+        works(child)
+
+    def test_that_nobody_has_told_of_yet_is_not_the_next_ones_fault(self, child: Child) -> None:
+        pid = child.run(jobs.process_id, deadline=30)
+        forked_it = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(forked_it, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        assert eventually_gone(pid)
+        threading.Timer(0.3, os.kill, (forked_it, signal.SIGCONT)).start()
         works(child)
 
     def test_of_its_pipe_alone_ends_it_too(self, child: Child) -> None:

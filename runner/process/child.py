@@ -79,13 +79,10 @@ class Child:
         is `overdue`. One that uses more than `memory_gb` gigabytes is killed likewise, and the failure is a crash.
         The function must be importable, its arguments and result picklable.
         """
-        if self._process is not None and self._process.poll() is not None:
-            self.close()  # it died between jobs: not this one's doing
-        process = self._process or self._start()
         os.truncate(self._output.name, 0)
-        watch = MemoryWatch(process.pid, self._limit if memory_gb is None else memory_gb * 1e9)
         try:
-            self._send((function, args))
+            process = self._give((function, args))
+            watch = MemoryWatch(process.pid, self._limit if memory_gb is None else memory_gb * 1e9)
             reply = self._receive(deadline, watch)
         except (EOFError, BrokenPipeError):
             raise self._died() from None
@@ -150,6 +147,18 @@ class Child:
             pass_fds=pipes,
             start_new_session=True,
         )
+
+    def _give(self, job: object) -> subprocess.Popen[bytes] | Forked:
+        """The child, which has the job now. One that died since its last is replaced: that was not this one's doing."""
+        if self._process is not None:
+            with contextlib.suppress(BrokenPipeError):  # who forked it may be slow to say that it ended
+                if self._process.poll() is None:
+                    self._send(job)
+                    return self._process
+            self.close()
+        process = self._start()
+        self._send(job)
+        return process
 
     def _send(self, message: object) -> None:
         assert self._jobs is not None
