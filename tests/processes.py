@@ -21,7 +21,7 @@ def eventually_gone(pid: int) -> bool:
     while time.monotonic() < end:
         try:
             dead = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            if dead and len(os.listdir(f"/proc/{pid}/task")) == 1:
+            if dead and len(list(Path(f"/proc/{pid}/task").iterdir())) == 1:
                 return True
         except (FileNotFoundError, ProcessLookupError):
             return True

@@ -7,13 +7,14 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -116,6 +117,8 @@ def _template() -> Path:
     from tracking import connection
 
     connection.connect(f"sqlite:///{folder}/mlflow.db")
+    with closing(sqlite3.connect(folder / "mlflow.db")) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # all of it in the one file
     return folder / "mlflow.db"
 
 

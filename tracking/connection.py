@@ -5,7 +5,6 @@ MLflow is imported inside the functions: importing it costs seconds that `sweep 
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import logging
 import os
@@ -14,13 +13,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from runner.errors import InfrastructureLost, RunnerError
-from tracking import layout
+from tracking import layout, sqlite
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,14 +54,9 @@ def is_server(uri: str) -> bool:
 def is_new_here() -> bool:
     """Whether `default_uri` is a store that is still to be made. Told without MLflow, which takes seconds to import."""
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
-        file = _sqlite_file(uri)
+        file = sqlite.file_of(uri)
         return file is not None and not file.exists()
     return not any(Path(name).exists() for name in ("mlflow.db", "mlruns"))
-
-
-def _sqlite_file(uri: str) -> Path | None:
-    scheme, _, path = uri.partition(":///")
-    return Path(path) if scheme == "sqlite" else None
 
 
 def without_password(text: str) -> str:
@@ -75,7 +69,7 @@ def connect(uri: str) -> MlflowClient:
     _quiet()
     from mlflow import MlflowClient
 
-    with one_line(uri), quick(retries=1), _one_at_a_time(uri):
+    with one_line(uri), quick(retries=1), sqlite.opening(uri):
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
     return client
@@ -87,22 +81,6 @@ def _quiet() -> None:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     for name in ("alembic", "mlflow.store.db.utils", "mlflow.store.db_migrations", "mlflow.store.model_registry.abstract_store"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-@contextmanager
-def _one_at_a_time(uri: str) -> Iterator[None]:
-    """Two processes that meet a new SQLite file would both make its tables, and one of them fail."""
-    file = _sqlite_file(uri)
-    if file is None or not file.parent.is_dir():
-        yield
-        return
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks is no worse off than before
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
 
 
 @contextmanager

@@ -60,10 +60,14 @@ def attempt(client: MlflowClient, experiment: str, sweep_id: str, variant_id: st
     return runs(client, [experiment], f"{of} AND tags.{layout.ATTEMPT} = '{attempt}'")
 
 
+def variants_of(sweep_id: str) -> str:
+    """The question for a sweep's variants, whole or not."""
+    return f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = {layout.quoted(sweep_id)}"
+
+
 def unfinished(client: MlflowClient, experiment: str, sweep_id: str) -> Iterator[Run]:
     """The variants' runs of a sweep that have not ended: quick to ask, however many have."""
-    query = f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = {layout.quoted(sweep_id)}"
-    return runs(client, [experiment], f"{query} AND attributes.status = 'RUNNING'")
+    return runs(client, [experiment], f"{variants_of(sweep_id)} AND attributes.status = 'RUNNING'")
 
 
 def settled(client: MlflowClient, experiment: str, wanted: Collection[str], page_size: int = PAGE) -> list[Run]:

@@ -204,8 +204,8 @@ class Recorder:
         try:
             with quick(retries=0):
                 self._replay.run(self._journal, started + seconds - time.monotonic())
-                if not self.pending:
-                    self._stand()
+            if not self.pending:
+                self._stand()
         except RunnerError as error:
             trouble = str(error)
         took = time.monotonic() - started

@@ -194,8 +194,8 @@ class Store:
     @guarded
     def reap(self, sweep_id: str) -> int:
         """Remove the child runs that a killed driver left unfinished: how many there were."""
-        query = f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = {layout.quoted(sweep_id)}"
-        found = queries.runs(self.client, queries.experiment_ids(self.client), query, self.page_size)
+        experiments = queries.experiment_ids(self.client)
+        found = queries.runs(self.client, experiments, queries.variants_of(sweep_id), self.page_size)
         leftovers = [run for run in found if not _whole(run)]
         self._remove(leftovers)
         return len(leftovers)
@@ -304,9 +304,8 @@ class Store:
     def _index(self, info: SweepInfo) -> dict[Key, str]:
         """What a sweep has written, by variant and attempt: asked of MLflow once, since nobody else writes it."""
         if info.id not in self._written:
-            query = f"tags.{layout.KIND} = '{layout.KIND_VARIANT}' AND tags.{layout.SWEEP_ID} = '{info.id}'"
             experiment = self._experiment(info.workload, info.device.model)
-            found = list(queries.runs(self.client, [experiment], query, self.page_size))
+            found = list(queries.runs(self.client, [experiment], queries.variants_of(info.id), self.page_size))
             self._remove(run for run in found if not _whole(run))
             tags = {run.info.run_id: run.data.tags for run in found if _whole(run)}
             self._written[info.id] = {(t[layout.VARIANT_ID], int(t[layout.ATTEMPT])): id for id, t in tags.items()}

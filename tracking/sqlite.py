@@ -1,0 +1,61 @@
+"""What a store in one SQLite file needs beyond what MLflow does: one maker of its tables, and commits that wait for little.
+
+MLflow leaves SQLite's journal as it is: a commit waits some four times for the disk, and waits while anybody reads. With a
+write-ahead log (https://www.sqlite.org/wal.html) it waits once, and `mlflow ui` reads beside it. The mode belongs to the file,
+so only a file that is new is given it. It needs memory that its processes share, which no network's file system has.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+LOCAL = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
+"""File systems of one machine, as Linux calls them."""
+
+MOUNTS = Path("/proc/self/mounts")
+
+
+def file_of(uri: str) -> Path | None:
+    scheme, _, path = uri.partition(":///")
+    return Path(path) if scheme == "sqlite" else None
+
+
+@contextmanager
+def opening(uri: str) -> Iterator[None]:
+    """Around the first look at a store. Two processes that meet a new file would both make its tables, and one of them fail."""
+    file = file_of(uri)
+    if file is None or not file.parent.is_dir():
+        yield
+        return
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks is no worse off than before
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        if not file.exists() and file_system(file.parent) in LOCAL:
+            _begin(file)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _begin(file: Path) -> None:
+    """An empty file with a write-ahead log. Where that cannot be, MLflow makes its own file, or says why not."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+
+
+def file_system(folder: Path) -> str:
+    """The kind that a folder lies on; empty where Linux does not tell."""
+    found: tuple[int, str] = (-1, "")
+    with suppress(OSError):
+        for line in MOUNTS.read_text().splitlines():
+            _, mounted, kind, *_ = line.split()
+            at = Path(mounted.encode().decode("unicode_escape"))  # a blank is \040 there
+            if folder.resolve().is_relative_to(at):
+                found = max(found, (len(at.parts), kind), key=lambda f: f[0])
+    return found[1]
