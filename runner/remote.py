@@ -166,9 +166,9 @@ def is_job() -> bool:
     return COMMIT in os.environ
 
 
-def demand_server(uri: str) -> None:
-    """Raises RequestError where a job's record would be in a folder of the head's that ends with the job."""
-    if not is_server(uri):
+def demand_record() -> None:
+    """Raises RequestError where this is a job whose record would be in a folder of the head's that ends with the job."""
+    if is_job() and not is_server(os.environ.get("MLFLOW_TRACKING_URI", "")):
         raise RequestError(
             "what runs as a job of a cluster needs an MLflow server: "
             "set MLFLOW_TRACKING_URI where you submit, or where the head runs"

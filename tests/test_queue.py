@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from runner.planning import COMMIT
 from tests import command
 from tests.command import FAST, ok
 from tests.servers import free_port, shared_server
@@ -250,3 +251,13 @@ def test_where_nobody_listens(head: Head) -> None:
     refused = nowhere.sweep("submit", head.file("here", "[16]"))
     assert refused.returncode == 3 and f"no Ray takes jobs at {nowhere.address}" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", ["sweep submit blocks.yaml", "sweep resume 1f0c", "runner evaluate", "runner repro 1f0c"])
+def test_a_job_without_an_mlflow_server_writes_no_record_that_would_end_with_it(arguments: str, tmp_path: Path) -> None:
+    command.sweep_file(tmp_path)
+    program, *rest = arguments.split()
+    done = command.here(program, *rest, folder=tmp_path, **{COMMIT: "0" * 40})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needs an MLflow server: set MLFLOW_TRACKING_URI" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["blocks.yaml"], "nothing was started"

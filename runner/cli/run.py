@@ -13,7 +13,7 @@ from runner.errors import InfrastructureLost, RunnerError
 from runner.executors.starting import Starting
 from runner.interrupt import INTERRUPTED, interrupt
 from runner.planning import Asked, Find, local_devices, plan, sweep_of
-from runner.remote import demand_server
+from runner.remote import demand_record
 from runner.submit import Report, taken_over
 from runner.submit import submit as run_sweep
 from tracking.connection import is_new_here
@@ -27,6 +27,7 @@ several to run on. Refuses what cannot be done."""
 
 def run(address: str | None, ask: Ask) -> None:
     """Measure what is missing of what `ask` reads, show what came of it. Ends the process with its exit code."""
+    demand_record()
     console = render.console()
     with interrupt.handled():
         reports = _measured(address, ask, console)
@@ -56,8 +57,6 @@ def _measured(address: str | None, ask: Ask, console: Console) -> list[Report]:
 def _one(asked: Asked, opened: Callable[[], Store], ray: Starting, console: Console) -> Report:
     """Measure what is missing of one sweep, and show it."""
     asked.demand_device()
-    if asked.id and not asked.again:
-        demand_server(opened().uri)
     for line in render.header(asked):
         console.print(line, markup=False, soft_wrap=True)
     ray.expect()

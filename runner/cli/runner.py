@@ -285,16 +285,14 @@ def doctor(address: str | None, cluster: bool) -> None:
 def _measuring(address: str | None) -> Iterator[tuple[Any, Any]]:
     """The record, and what measures: a Ray cluster, or without an address this machine. Ctrl-C ends what runs."""
     from runner.interrupt import interrupt
-    from runner.remote import demand_server, is_job
+    from runner.remote import demand_record
     from tracking.store import Store
 
+    demand_record()
     with interrupt.handled():
-        store = Store()
-        if is_job():
-            demand_server(store.uri)
         executor = _executor(address)
         try:
-            yield store, executor
+            yield Store(), executor
         finally:
             executor.close()
 
