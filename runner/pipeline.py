@@ -70,6 +70,8 @@ class _Run:
             while self.to_build or self.building or self.ready or self.fleet.measuring:
                 if (done := self.fleet.next()) is not None:
                     self._handle(done)
+                elif not self.fleet.here:
+                    self._say(self._stage())
                 self._dispatch()
             if self.result.baselines:
                 baselines_again(self.sweep, self.fleet, self.result, self._say)
@@ -155,7 +157,7 @@ class _Run:
         if isinstance(done.job, BuildJob):
             self.building.discard(done.job.variant.id)
             self._built(done.job.variant, done)
-            self._say("building" if self.building else "timing")
+            self._say(self._stage())
             return
         self.fleet.free(done.job.device)
         if isinstance(done.job, BenchJob):
@@ -276,6 +278,11 @@ class _Run:
 
     def _is_base(self, variant: Variant) -> bool:
         return variant.id == self.sweep.base.id
+
+    def _stage(self) -> str:
+        if self.building:
+            return "building"
+        return "timing" if self.fleet.here else f"waiting for a device: {self.sweep.info.device.model}"
 
     def _say(self, stage: str) -> None:
         self.progress.stage, self.progress.building = stage, len(self.building) + len(self.to_build)

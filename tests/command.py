@@ -82,11 +82,11 @@ def here(command: str, *arguments: str, folder: Path, **environment: str) -> sub
 
 
 def start(command: str, *arguments: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
-    """As `run`, without waiting; in a process group of its own."""
+    """As `alone`, without waiting; in a process group of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", f"runner.cli.{command}", *arguments],
         cwd=folder,
-        env=clean_environment() | environment,
+        env=clean_environment() | {forkserver.ADDRESS: forkserver.start()} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

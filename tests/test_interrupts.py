@@ -16,6 +16,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
+from runner.process import forkserver
 from tests import command
 from tests.command import ok
 from tests.servers import local_folder
@@ -62,8 +63,8 @@ class Place:
         path.write_text(SWEEP.format(name=name, configs="\n".join(f"  - {{{c}}}" for c in configs)))
         return path.name
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return command.start("sweep", *arguments, folder=self.folder, **self.environment)
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return command.start("sweep", *arguments, folder=self.folder, **self.environment, **environment)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return command.run("sweep", *arguments, folder=self.folder, **self.environment)
@@ -142,8 +143,8 @@ def test_a_driver_killed_again_and_again_loses_nothing_and_measures_nothing_twic
         lambda line: line.startswith("timing torch.neg"),
     ]
     sweep_id = ""
-    for moment in moments:
-        process = place.start(*(("resume", sweep_id) if sweep_id else ("submit", file)))
+    for moment in moments:  # with a server of its own to fork its children, as a user's has
+        process = place.start(*(("resume", sweep_id) if sweep_id else ("submit", file)), **{forkserver.ADDRESS: ""})
         read_until(process, moment)
         process.kill()
         sweep_id = place.sweep_id()

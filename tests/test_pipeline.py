@@ -325,6 +325,11 @@ class TestCards:
         assert sorted(where) == ["0", "1"]
         assert any("went before the end" in note for note in ran.result.notes)
 
+    def test_while_there_is_none_it_says_what_it_waits_for(self) -> None:
+        ran = play({**fates(base=1.0, b=1.0), "a": Fate("a", benches=[LOST, 1.0])})
+        (waited,) = (i for i, stage in enumerate(ran.stages) if stage == "waiting for a device: NVIDIA H200")
+        assert ran.stages[waited + 1].startswith("timing"), "and it came back"
+
     def test_without_any_left_the_sweep_ends(self) -> None:
         with pytest.raises(InfrastructureLost, match="no device is left"):
             play({**fates(base=1.0, b=1.0), "a": Fate("a", benches=[LOST])}, come_back=False)
