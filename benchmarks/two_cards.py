@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -37,9 +36,11 @@ sweep:
   block_M: [128, 256]
   block_N: [128, 192, 256]
   num_stages: [2, 3, 4]
+  threads: [128, 256]
   panel_size: [0, 4, 8, 16]
-measure: {{warmup: 10, repeat: {3}, finals: 3}}
+measure: {{warmup: 10, repeat: {3}, finals: 3, siblings: 0.1}}
 """
+"""Cards that differ by more than 3 % would be left out: here the difference is part of the answer."""
 
 
 def sweep(folder: Path, shape: list[int], repeat: int, cards: str) -> dict[str, Any]:
@@ -65,7 +66,9 @@ def sweep(folder: Path, shape: list[int], repeat: int, cards: str) -> dict[str, 
 
 def recorded(folder: Path) -> dict[str, Any]:
     """What the sweep's record says: when its variants were timed and on which card, and each card's baseline."""
-    found = [o for o in _outcomes(folder) if o.measurement is not None and o.baseline is not None]
+    store = _store(folder)
+    outcomes = [stored.outcome for stored in store.outcomes(store.sweeps(1)[0])]
+    found = [o for o in outcomes if o.measurement is not None and o.baseline is not None]
     moments = sorted(datetime.fromisoformat(o.measurement.measured_at) for o in found)
     baselines = {o.baseline.device.index: o.baseline for o in found}
     return {
@@ -84,7 +87,8 @@ def agreement(folder: Path, devices: tuple[Device, ...]) -> dict[str, Any]:
     from runner.executors.base import run_one
     from runner.executors.inline import InlineExecutor
 
-    store, ranked = _store(folder)
+    store = _store(folder)
+    ranked = store.ranking(store.sweeps(1)[0])
     winner, base = store.load(ranked[0]["run_id"]), store.load(next(r["run_id"] for r in ranked if r["base"]))
     artifacts = []
     for stored in (winner, base):
@@ -102,17 +106,10 @@ def agreement(folder: Path, devices: tuple[Device, ...]) -> dict[str, Any]:
     return {"winner": winner.label, "base": base.label, "on": found}
 
 
-def _store(folder: Path) -> tuple[Any, list[Any]]:
+def _store(folder: Path) -> Any:
     from tracking.store import Store
 
-    os.chdir(folder)
-    store = Store()
-    return store, list(store.ranking(store.sweeps(1)[0]))
-
-
-def _outcomes(folder: Path) -> list[Any]:
-    store, _ = _store(folder)
-    return [stored.outcome for stored in store.outcomes(store.sweeps(1)[0])]
+    return Store(f"sqlite:///{folder}/mlflow.db")
 
 
 def main() -> None:

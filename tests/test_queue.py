@@ -23,6 +23,8 @@ from runner.planning import COMMIT
 from tests import command
 from tests.command import FAST, ok
 from tests.servers import free_port, shared_server
+from tests.sleeper import SIGNS
+from tests.test_interrupts import SWEEP as SLEEPING
 
 MINE = "from kernels.gemm import Gemm\n\n\nclass Mine(Gemm):\n    name = 'mine'\n\n\nMINE = Mine()\n"
 
@@ -34,6 +36,7 @@ class Head:
     address: str
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    signs: Path = Path()  # where the sleeper's are
 
     def sweep(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
         return self.run("sweep", *arguments, **changes)
@@ -61,7 +64,8 @@ class Head:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    folder, token = tmp_path_factory.mktemp("submitter"), tmp_path_factory.mktemp("token") / "token"
+    folder, signs, token = (tmp_path_factory.mktemp(name) for name in ("submitter", "signs", "token"))
+    token /= "token"
     token.write_text("only-for-this-test-" * 3)
     # The agent has a port of its own, which any other Ray on this machine would have too.
     ports = {name: free_port() for name in ("port", "dashboard-port", "dashboard-agent-listen-port")}
@@ -70,7 +74,9 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     options = [f"--{name}={port}" for name, port in ports.items()]
     options += ["--dashboard-host=127.0.0.1", "--num-cpus=2", f"--temp-dir={home}", "--disable-usage-stats", "--block"]
     record = {"MLFLOW_TRACKING_URI": shared_server()}
-    environment = command.clean_environment() | allowed | record | {"HOME": home, "RAY_JOB_STOP_WAIT_TIME_S": "30"}
+    environment = (
+        command.clean_environment() | allowed | record | {SIGNS: str(signs), "HOME": home, "RAY_JOB_STOP_WAIT_TIME_S": "30"}
+    )
     # The interpreter's folder first, since a job's `python` is found there.
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     ray = Path(sys.executable).parent / "ray"
@@ -81,7 +87,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    found = Head(f"http://127.0.0.1:{ports['dashboard-port']}", folder, {**allowed, **record})
+    found = Head(f"http://127.0.0.1:{ports['dashboard-port']}", folder, {**allowed, **record}, signs)
     end = time.monotonic() + 90
     while (said := found.sweep("list")).returncode and time.monotonic() < end:
         time.sleep(1)
@@ -189,7 +195,9 @@ def test_ctrl_c_stops_what_only_this_command_waits_for(head: Head, own: Own) -> 
 @pytest.mark.timeout(400)
 def test_a_cancelled_sweep_is_taken_up_again_also_where_the_cluster_forgot_it(head: Head) -> None:
     """As one does whose head was started anew. The record has not forgotten it."""
-    said = ok(head.sweep("submit", head.file("long", "[16, 48, 96]"), "--set", "measure.repeat=60"))
+    configs = "\n".join(f"  - {{ms: 3000, number: {number}}}" for number in (2, 3))  # longer than all that is done meanwhile
+    (head.folder / "long.yaml").write_text(SLEEPING.format(name="long", configs=configs))
+    said = ok(head.sweep("submit", "long.yaml"))
     sweep_id = id_of(said)
     assert f"  sweep logs -f {sweep_id} --address http" in said, "what to type next is whole"
     watch(head, sweep_id, "building")
@@ -205,6 +213,7 @@ def test_a_cancelled_sweep_is_taken_up_again_also_where_the_cluster_forgot_it(he
     head.forget(sweep_id)
     lost = head.sweep("logs", "-f", sweep_id)
     assert lost.returncode == 2 and f"has no job of sweep {sweep_id}, long" in lost.stderr
+    (head.signs / "quick").touch()  # from now on no call takes long
     ok(head.sweep("resume", sweep_id[:6]))
     assert head.sweep("logs", "-f", sweep_id).returncode == 0
     settled = [tags for tags in tags_of(sweep_id) if tags["status"] != "cancelled"]
