@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import pytest
 from runner.process import forkserver
 from tests import command
 from tests.command import ROOT, ok, sweep_file
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and with them what is to be ended by it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
