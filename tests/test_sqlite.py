@@ -48,7 +48,7 @@ def test_a_new_file_is_written_while_somebody_reads_it(new_folder: Path) -> None
     assert {entry[0] for entry in record(info)} == {o.variant.id for o in outcomes()}
 
 
-def test_a_file_that_was_there_keeps_the_journal_that_it_has(new_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_there_keeps_the_journal_that_it_has(new_folder: Path) -> None:
     with closing(sqlite3.connect(new_folder / "mlflow.db")) as db:
         db.execute("PRAGMA user_version = 1")
     Store().check()
@@ -63,14 +63,17 @@ def test_a_file_that_machines_share_is_left_as_mlflow_makes_it(new_folder: Path,
 
 def test_where_a_folder_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = [
+        "rootfs / rootfs rw 0 0",
         "/dev/vda / ext4 rw 0 0",
         f"a {tmp_path} tmpfs rw 0 0",
         f"b {tmp_path}/my\\040disk nfs rw 0 0",
+        f"d {tmp_path}/Größe nfs4 rw 0 0",
         "c /other xfs rw 0 0",
     ]
     on(tmp_path / "mounts", monkeypatch, *mounts)
-    found = {name: sqlite.file_system(tmp_path / name) for name in ("..", ".", "my", "my disk", "my disk/below")}
-    assert found == {"..": "ext4", ".": "tmpfs", "my": "tmpfs", "my disk": "nfs", "my disk/below": "nfs"}
+    found = {name: sqlite.file_system(tmp_path / name) for name in ("..", ".", "my", "my disk", "my disk/below", "Größe")}
+    shared = {"my disk": "nfs", "my disk/below": "nfs", "Größe": "nfs4"}
+    assert found == {"..": "ext4", ".": "tmpfs", "my": "tmpfs", **shared}
 
 
 def test_a_machine_that_does_not_tell_its_mounts(new_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

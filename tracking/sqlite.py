@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -51,11 +52,11 @@ def _begin(file: Path) -> None:
 
 def file_system(folder: Path) -> str:
     """The kind that a folder lies on; empty where Linux does not tell."""
-    found: tuple[int, str] = (-1, "")
+    folder, depth, found = folder.resolve(), 0, ""
     with suppress(OSError):
         for line in MOUNTS.read_text().splitlines():
             _, mounted, kind, *_ = line.split()
-            at = Path(mounted.encode().decode("unicode_escape"))  # a blank is \040 there
-            if folder.resolve().is_relative_to(at):
-                found = max(found, (len(at.parts), kind), key=lambda f: f[0])
-    return found[1]
+            at = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), mounted))  # a blank is \040 there
+            if folder.is_relative_to(at) and len(at.parts) >= depth:  # of two in one place the later one is seen
+                depth, found = len(at.parts), kind
+    return found
