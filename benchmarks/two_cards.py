@@ -33,10 +33,10 @@ workload: {{M: {0}, N: {1}, K: {2}, dtype: float16}}
 target: cuda
 base: {{block_M: 128, block_N: 128, block_K: 64, num_stages: 3, threads: 256, panel_size: 8}}
 sweep:
-  block_M: [128, 256]
-  block_N: [128, 192, 256]
+  block_M: [64, 128, 256]
+  block_N: [64, 128, 192, 256]
+  block_K: [32, 64]
   num_stages: [2, 3, 4]
-  threads: [128, 256]
   panel_size: [0, 4, 8, 16]
 measure: {{warmup: 10, repeat: {3}, finals: 3, siblings: 0.1}}
 """
