@@ -48,7 +48,7 @@ def atomic_write(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
             raise
-        _sync_folder(path.parent)
+        sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -60,9 +60,9 @@ def writing(path: Path) -> Iterator[None]:
         raise InfrastructureLost(f"cannot write {path}: {error.strerror or error}: make room or mend the disk") from error
 
 
-def _sync_folder(folder: Path) -> None:
-    """A file's name is on disk once its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Wait until a file's content is on disk, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

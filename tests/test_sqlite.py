@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +15,22 @@ from tests.test_recorder import new_sweep, outcomes, record
 from tracking import connection, sqlite
 from tracking.recorder import Recorder
 from tracking.store import Store
+
+COUNTING = """
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+static int counted(const char *name, int fd) {
+    int to = open(getenv("WAITS"), O_WRONLY | O_APPEND | O_CREAT, 0600);
+    (void)!write(to, ".", 1);
+    close(to);
+    return ((int (*)(int))dlsym(RTLD_NEXT, name))(fd);
+}
+extern "C" int fsync(int fd) { return counted("fsync", fd); }
+extern "C" int fdatasync(int fd) { return counted("fdatasync", fd); }
+"""
+"""Writes a dot for each time that a process waits for the disk."""
 
 SHOWS = "SELECT count(*) FROM runs"
 
@@ -46,6 +64,40 @@ def test_a_new_file_is_written_while_somebody_reads_it(new_folder: Path) -> None
         assert found.pending == 0, "the reader holds nobody up"
         assert reader.execute(SHOWS).fetchone() == (before,), "and is still in the middle of it"
     assert {entry[0] for entry in record(info)} == {o.variant.id for o in outcomes()}
+
+
+@pytest.fixture
+def waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As many bytes as the processes that are started from now on have waited for the disk."""
+    source, library, counted = (tmp_path / name for name in ("counting.cpp", "counting.so", "waits"))
+    source.write_text(COUNTING)
+    compiler = os.environ.get("CXX", "g++")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    counted.touch()
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("WAITS", str(counted))
+    return counted
+
+
+def record_many(number: int) -> None:
+    info = new_sweep()
+    found = Recorder(Store(), info, number, make.FLOPS, print, writers=1)
+    for i in range(number):
+        found.write(make.outcome(config={"b_interleave": i}))
+    found.close([], {}, "", "FINISHED")
+    assert len(record(info)) == number and found.pending == 0
+
+
+def test_a_writer_waits_for_the_disk_once_for_a_run(new_folder: Path, waits: Path) -> None:
+    Store().check()
+    record_many(20)
+    assert 20 <= waits.stat().st_size < 30, "once for each, and now and then for what moves from the log into the file"
+
+
+def test_a_writer_waits_for_each_commit_where_there_is_no_log(new_folder: Path, waits: Path) -> None:
+    test_a_file_that_was_there_keeps_the_journal_that_it_has(new_folder)
+    record_many(20)
+    assert waits.stat().st_size > 20 * 5, "else a crash could break the file"
 
 
 def test_a_file_that_was_there_keeps_the_journal_that_it_has(new_folder: Path) -> None:

@@ -11,9 +11,12 @@ import fcntl
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from runner.paths import sync, writing
 
 LOCAL = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 """File systems of one machine, as Linux calls them."""
@@ -48,6 +51,32 @@ def _begin(file: Path) -> None:
     """An empty file with a write-ahead log. Where that cannot be, MLflow makes its own file, or says why not."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as db:
         db.execute("PRAGMA journal_mode = WAL")
+
+
+def waiting_later(uri: str) -> Callable[[], None]:
+    """Have this process's commits not wait for the disk from now on: what is returned waits for all until then, at once.
+
+    A commit is there for everybody before that, and stays if this process is killed. Only a machine without power can lose it.
+    """
+    from sqlalchemy import Engine, event
+
+    file = file_of(uri)
+    if file is None:
+        return lambda: None
+    log = file.with_name(f"{file.name}-wal")  # SQLite holds no locks on it, which closing it here would give up
+
+    def wait() -> None:
+        with writing(log), suppress(FileNotFoundError):  # all of it is in the database by now, or there is no such log
+            sync(log)
+
+    event.listen(Engine, "connect", _wait_later)
+    return wait
+
+
+def _wait_later(db: Any, _: Any) -> None:
+    (mode,) = db.execute("PRAGMA journal_mode").fetchone()
+    if mode == "wal":  # without one, a commit that did not wait could break the file
+        db.execute("PRAGMA synchronous = NORMAL")
 
 
 def file_system(folder: Path) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from runner.errors import RunnerError
 from runner.records import Outcome, outcome_from_dict
 from runner.subprocesses import die_with
+from tracking import sqlite
 from tracking.connection import quick
 from tracking.journal import Journal
 from tracking.store import Store
@@ -24,14 +25,21 @@ from tracking.stored import sweep_info
 def main(line: Connection, folder: Path, parent: str) -> None:
     store, header = Store(), Journal(folder).header()
     assert header is not None
+    on_disk = sqlite.waiting_later(store.uri)
     info, flops = sweep_info(header["info"]), header["flops"]
     store.adopt(info)
+
+    def write(outcome: Outcome) -> str:
+        run_id = store.write(parent, info, outcome, flops)
+        on_disk()
+        return run_id
+
     with quick(retries=0), contextlib.suppress(EOFError):
         while True:
             name, key, doubtful = line.recv()
             if doubtful:
                 store.doubt(info, key)
-            line.send((name, *_bring(folder / name, lambda outcome: store.write(parent, info, outcome, flops))))
+            line.send((name, *_bring(folder / name, write)))
 
 
 def _bring(record: Path, write: Callable[[Outcome], str]) -> tuple[str, str]:
