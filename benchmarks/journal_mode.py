@@ -1,4 +1,4 @@
-"""What a write-ahead log does for a store in one SQLite file: outcomes a second, by processes that write beside a driver.
+"""What a write-ahead log, and waiting for the disk once a run, do for a store in one SQLite file: outcomes a second, by processes that write beside a driver.
 
     python -m benchmarks.journal_mode [--writers 1 2 4] [--outcomes 120] [--rounds 3] [--json FILE]
 
