@@ -1,9 +1,10 @@
-"""What a write-ahead log, and waiting for the disk once a run, do for a store in one SQLite file: outcomes a second, by processes that write beside a driver.
+"""What a store in one SQLite file gains by how the runner waits for the disk: outcomes a second, by processes that write.
 
     python -m benchmarks.journal_mode [--writers 1 2 4] [--outcomes 120] [--rounds 3] [--json FILE]
 
 The same outcomes go through the real writers into a real MLflow store: in turn into a file with the journal that MLflow leaves it
-with (`delete`, as SQLite calls it), and into one that `tracking/sqlite.py` has begun (`wal`). Every line is a process and a store
+with (`delete`, as SQLite calls it), and into one that `tracking/sqlite.py` has begun (`wal`),
+where a writer waits once a run. Every line is a process and a store
 of its own. Counted from when each writer has written its first few: importing MLflow takes seconds, once.
 """
 
