@@ -3,9 +3,9 @@
     python -m benchmarks.journal_mode [--writers 1 2 4] [--outcomes 120] [--rounds 3] [--json FILE]
 
 The same outcomes go through the real writers into a real MLflow store: in turn into a file with the journal that MLflow leaves it
-with (`delete`, as SQLite calls it), and into one that `tracking/sqlite.py` has begun (`wal`),
-where a writer waits once a run. Every line is a process and a store
-of its own. Counted from when each writer has written its first few: importing MLflow takes seconds, once.
+with (`delete`, as SQLite calls it), and into one that `tracking/sqlite.py` has begun (`wal`), where a writer waits once a run.
+Every line is a process and a store of its own. Counted from when each writer has written its first few: importing MLflow takes
+seconds, once.
 """
 
 from __future__ import annotations
