@@ -48,6 +48,11 @@ def journal_mode(folder: Path) -> str:
     return str(mode)
 
 
+def begin_as_mlflow_does(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "mlflow.db")) as db:
+        db.execute("PRAGMA user_version = 1")
+
+
 def on(mounts: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     mounts.write_text("".join(f"{line}\n" for line in lines))
     monkeypatch.setattr(sqlite, "MOUNTS", mounts)
@@ -95,14 +100,13 @@ def test_a_writer_waits_for_the_disk_once_for_a_run(new_folder: Path, waits: Pat
 
 
 def test_a_writer_waits_for_each_commit_where_there_is_no_log(new_folder: Path, waits: Path) -> None:
-    test_a_file_that_was_there_keeps_the_journal_that_it_has(new_folder)
+    begin_as_mlflow_does(new_folder)
     record_many(20)
     assert waits.stat().st_size > 20 * 5, "else a crash could break the file"
 
 
 def test_a_file_that_was_there_keeps_the_journal_that_it_has(new_folder: Path) -> None:
-    with closing(sqlite3.connect(new_folder / "mlflow.db")) as db:
-        db.execute("PRAGMA user_version = 1")
+    begin_as_mlflow_does(new_folder)
     Store().check()
     assert journal_mode(new_folder) == "delete"
 

@@ -3,6 +3,9 @@
 MLflow leaves SQLite's journal as it is: a commit waits some four times for the disk, and waits while anybody reads. With a
 write-ahead log (https://www.sqlite.org/wal.html) it waits once, and `mlflow ui` reads beside it. The mode belongs to the file,
 so only a file that is new is given it. It needs memory that its processes share, which no network's file system has.
+
+MLflow makes five commits of a run, and each keeps all others waiting while it waits for the disk. Who writes runs can have that
+wait once for all five, and keep nobody waiting.
 """
 
 from __future__ import annotations
@@ -58,11 +61,11 @@ def waiting_later(uri: str) -> Callable[[], None]:
 
     A commit is there for everybody before that, and stays if this process is killed. Only a machine without power can lose it.
     """
-    from sqlalchemy import Engine, event
-
     file = file_of(uri)
     if file is None:
         return lambda: None
+    from sqlalchemy import Engine, event
+
     log = file.with_name(f"{file.name}-wal")  # SQLite holds no locks on it, which closing it here would give up
 
     def wait() -> None:
