@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.build import BuildJob
 from runner.errors import FailureKind, JobFailed
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob
 from runner.records import Artifact, Check, Measurement, Paired, Protocol, Status, Variant
 
 FATE = "fate"

@@ -7,8 +7,8 @@ import platform
 import time
 from typing import Any
 
-from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.build import BuildJob
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob
 from runner.records import (
     Acceptance,
     Artifact,

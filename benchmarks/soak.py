@@ -32,8 +32,8 @@ from typing import Any
 
 from benchmarks import fates
 from benchmarks.pretending import PretendingExecutor
-from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.build import BuildJob
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob
 from runner.records import Acceptance, Device, Outcome, Status, SweepInfo, Target, Variant, Workload
 from runner.submit import Report, submit
 from runner.sweep import Sweep

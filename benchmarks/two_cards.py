@@ -83,9 +83,9 @@ def agreement(folder: Path, devices: tuple[Device, ...]) -> dict[str, Any]:
     """The winner of a sweep in pairs with its base, on each card."""
     from dataclasses import replace
 
-    from runner.bench import PairJob
     from runner.executors.base import run_one
     from runner.executors.inline import InlineExecutor
+    from runner.jobs.requests import PairJob
 
     store = _store(folder)
     ranked = store.ranking(store.sweeps(1)[0])

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from kernels.family import code_hash, load_family
 from runner import stats
-from runner.bench import PairJob
 from runner.errors import InfrastructureLost, Refused, RequestError
 from runner.executors.base import Executor, run_one
 from runner.finals import pair_deadline
 from runner.gate import judge_pair
+from runner.jobs.requests import PairJob
 from runner.records import PROTOCOL_VERSION, TIMED, Artifact, Decision, Device, Paired, Protocol, Ruling, Verdict
 from tracking.registry import Best, Registry
 from tracking.store import Store, Stored

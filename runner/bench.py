@@ -11,7 +11,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -20,7 +19,8 @@ from kernels.family import load_family, packing_of
 from runner import stats
 from runner.artifacts import load_kernel
 from runner.errors import FailureKind, JobFailed
-from runner.records import Artifact, Check, Device, Measurement, Paired, Protocol, TargetKind, Variant, Workload
+from runner.jobs.requests import BASELINE, BaselineJob, BenchJob, PairJob
+from runner.records import Artifact, Check, Device, Measurement, Paired, TargetKind, Variant, Workload
 from runner.targets.base import backend
 
 if TYPE_CHECKING:
@@ -29,44 +29,8 @@ if TYPE_CHECKING:
 SEEDS = (20_240, 20_241)
 """The first seed's inputs are timed; the second proves that the result follows the inputs."""
 
-BASELINE = "baseline"
-"""What stands for a reference's id where a variant is paired with its family's baseline."""
-
 GROSSLY_WRONG = 0.01
 """An error above this share of the output's largest value is no rounding: the result is wrong, whatever the limit."""
-
-
-@dataclass(frozen=True)
-class BenchJob:
-    variant: Variant
-    artifact: Artifact
-    device: Device
-    protocol: Protocol
-    search: tuple[str, ...] = ()
-    memory_gb: float | None = None
-
-
-@dataclass(frozen=True)
-class BaselineJob:
-    workload: Workload
-    device: Device
-    protocol: Protocol
-    search: tuple[str, ...] = ()
-    memory_gb: float | None = None
-
-
-@dataclass(frozen=True)
-class PairJob:
-    """`reference` None: the candidate is paired with its family's baseline."""
-
-    candidate: Variant
-    candidate_artifact: Artifact
-    reference: Variant | None
-    reference_artifact: Artifact | None
-    device: Device
-    protocol: Protocol
-    search: tuple[str, ...] = ()
-    memory_gb: float | None = None
 
 
 def measure(job: BenchJob) -> Measurement:

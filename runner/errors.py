@@ -16,12 +16,14 @@ from pathlib import Path
 
 
 class FailureKind(str, Enum):
-    """Why a job gave no result. The first six are the kernel's own doing, `LOST` never is."""
+    """Why a job gave no result. Most are the kernel's own doing; `UNSOUND` is its family's, whatever kernel runs; `LOST` is never."""
 
     COMPILE_ERROR = "compile_error"
     COMPILE_TIMEOUT = "compile_timeout"
     LAUNCH_ERROR = "launch_error"
     WRONG_RESULT = "wrong_result"
+    SIDE_EFFECT = "side_effect"  # printed, started processes, changed settings: it did something beside computing
+    UNSOUND = "unsound"  # the inputs or the baseline leave nothing to check a kernel by
     HANG = "hang"
     CRASH = "crash"
     LOST = "lost"

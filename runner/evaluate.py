@@ -13,10 +13,10 @@ from pathlib import Path
 from kernels.family import load_family
 from runner import stats
 from runner.accept import artifact_of, device_of
-from runner.bench import PairJob
 from runner.errors import NotFound, Refused
 from runner.executors.base import Executor, run_one
 from runner.finals import pair_deadline
+from runner.jobs.requests import PairJob
 from runner.paths import atomic_write
 from runner.records import Device, Paired, Protocol, TargetKind
 from tracking.registry import Best

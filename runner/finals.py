@@ -7,11 +7,11 @@ from dataclasses import replace
 from operator import itemgetter
 
 from runner import stats
-from runner.bench import BaselineJob, PairJob
 from runner.errors import FailureKind
 from runner.executors.base import Done
 from runner.fleet import Fleet
 from runner.gate import Reference, beside
+from runner.jobs.requests import BaselineJob, PairJob
 from runner.records import Allowance, Artifact, Decision, Device, Outcome, Protocol, Variant
 from runner.sweep import Result, Sweep
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.executors.base import Arrived, Done, Executor
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob
 from runner.records import Device
 
 

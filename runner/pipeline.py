@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from runner import settle, stats
-from runner.bench import BaselineJob, BenchJob
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Done, Executor
 from runner.finals import Contenders, baseline_deadline, baseline_job, baselines_again, deadline, play
 from runner.fleet import Fleet
 from runner.gate import Reference
+from runner.jobs.requests import BaselineJob, BenchJob
 from runner.records import TIMED, Allowance, Artifact, Baseline, Device, Measurement, Outcome, Variant
 from runner.settle import Trial
 from runner.siblings import odd

@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from statistics import median
 from typing import Any, Literal
 
 Value = int | float | str | bool | None
 TargetKind = Literal["cpu", "cuda", "maca"]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Version of the way time is taken and results are checked (docs/protocol.md). Part of every variant's identity."""
 
 PASS_PREFIX = "pass."
@@ -39,6 +40,7 @@ class Status(str, Enum):
     COMPILE_TIMEOUT = "compile_timeout"
     LAUNCH_ERROR = "launch_error"
     WRONG_RESULT = "wrong_result"
+    SIDE_EFFECT = "side_effect"
     HANG = "hang"
     CRASH = "crash"
     LOST = "lost"
@@ -59,7 +61,11 @@ class Ruling(str, Enum):
 
 
 class Decision(str, Enum):
+    """`CANDIDATE` is won in pairs, alone or tied; `BEATEN` is right and slower; `UNPROVEN` was never measured in pairs."""
+
     REJECTED = "rejected"
+    UNPROVEN = "unproven"
+    BEATEN = "beaten"
     CANDIDATE = "candidate"
     ACCEPTED = "accepted"
     SUPERSEDED = "superseded"
@@ -165,7 +171,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Protocol:
-    """How one variant is timed: `warmup` calls, then `repeat` timed ones, results checked with two seeds."""
+    """How one variant is timed: `warmup` calls at least, then `repeat` timed ones, every result checked."""
 
     warmup: int = 10
     repeat: int = 50
@@ -190,16 +196,20 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What the gate demands. `mma` is "required" or "none" (the target has no matrix instruction), `alone` likewise.
+    """What the gate demands. `mma` is "required" or "none" (the target has no matrix instruction); `alone`, `deterministic` likewise.
 
-    `alone: none` is for a machine that is never idle: what others disturbed is then told and no longer held against a variant.
+    `max_abs_error` is against the baseline, None for information only. `max_error_ratio` is against float64: how many times the
+    baseline's own error a variant's may be, None for what its dtype asks. `alone: none` is for a machine that is never idle: what
+    others disturbed is then told and no longer held against a variant.
     """
 
-    max_abs_error: float = 0.0
+    max_abs_error: float | None = 0.0
     mma: str = "required"
     min_speedup: float = 1.0
     max_spread: float = 0.2
     alone: str = "required"
+    deterministic: str = "required"
+    max_error_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -226,11 +236,24 @@ class Check:
     seed: int
     when: str  # "before timing", "as timed" or "after timing"
     max_abs_error: float
+    inputs: str = "normal"  # their kind: "normal", "integers", "one-hot rows", …
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far a result is from the same math in float64, over a sample of its elements."""
+
+    relative_error: float  # Frobenius norm of the difference, as a share of the exact result's
+    ulp_share: float  # share of the elements that are off by more than one unit in their last place
+    elements: int
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Samples in call order, and what they were taken under."""
+    """Samples in call order, and what they were taken under.
+
+    `reference_ms` are calls of the baseline, spread evenly among the timed ones: whatever slows the device down slows both.
+    """
 
     device: Device
     protocol: str
@@ -241,11 +264,25 @@ class Measurement:
     state: Mapping[str, float | str] = field(default_factory=dict)  # clock_mhz, power_w, temperature_c, threads …
     versions: Mapping[str, str] = field(default_factory=dict)
     measured_at: str = ""  # UTC, ISO 8601
-    contended: str | None = None  # who else computed on the device meanwhile; "" for nobody, None where it cannot be told
+    contended: str | None = None  # other processes on the device meanwhile; "" for none, None where it cannot be told
+    reference_ms: tuple[float, ...] = ()
+    calls: int = 0  # whose output was compared bit by bit with that of the first, timed or warming up
+    equal: int = 0  # of those
+    accuracy: Accuracy | None = None  # None: there is no exact result to compare with
+    baseline_accuracy: Accuracy | None = None
+    first_call_ms: float = 0.0  # by the host's clock; it loads what later calls find loaded
+    settled_call_ms: float = 0.0  # the fastest of the other calls before timing, by the host's clock
+    batch: int = 1  # calls that one pair of device events timed
+    exposed: int = 0  # samples taken again, because the device waited for the host to launch
 
     @property
     def max_abs_error(self) -> float:
         return max(c.max_abs_error for c in self.checks)
+
+    @property
+    def speedup_vs_baseline(self) -> float | None:
+        """By the baseline's calls among its own; None for a record from before there were any."""
+        return median(self.reference_ms) / median(self.samples_ms) if self.reference_ms else None
 
 
 @dataclass(frozen=True)
@@ -256,22 +293,70 @@ class Baseline:
     name: str  # "torch.mm"
     before_ms: tuple[float, ...]
     after_ms: tuple[float, ...] = ()
+    contended: str | None = None  # other processes on the device, before or after
+    form: str = ""  # the fastest way to call it: "transposed B, cublaslt"; empty: there is one way
+    forms: Mapping[str, float | str] = field(default_factory=dict)  # every way with its median in ms, or why it cannot be had
+    accuracy: Accuracy | None = None
+
+
+@dataclass(frozen=True)
+class PairSession:
+    """Pairs of one process, in call order."""
+
+    candidate_ms: tuple[float, ...]
+    reference_ms: tuple[float, ...]
+    checks: tuple[Check, ...] = ()
+    contended: str | None = None  # as in Measurement
+    calls: int = 0  # of the candidate, as in Measurement
+    equal: int = 0
+    state: Mapping[str, float | str] = field(default_factory=dict)
+    measured_at: str = ""
 
 
 @dataclass(frozen=True)
 class Paired:
-    """A candidate against a reference, alternated call by call on one device. Speedup = reference / candidate."""
+    """A candidate against a reference, alternated call by call on one device, in several processes. Speedup = reference / candidate.
+
+    The interval is over processes where there are several, else within the one. `tau` is how much processes differ beyond what
+    their own pairs explain, as a share (0.01 is 1 %); None where there is one.
+    """
 
     candidate_id: str
     reference_id: str
-    candidate_ms: tuple[float, ...]
-    reference_ms: tuple[float, ...]
     speedup: float
     low: float
     high: float
     confidence: float
-    checks: tuple[Check, ...] = ()
-    contended: str | None = None  # as in Measurement
+    tau: float | None = None
+    sessions: tuple[PairSession, ...] = ()
+
+    @property
+    def candidate_ms(self) -> tuple[float, ...]:
+        return tuple(ms for session in self.sessions for ms in session.candidate_ms)
+
+    @property
+    def reference_ms(self) -> tuple[float, ...]:
+        return tuple(ms for session in self.sessions for ms in session.reference_ms)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return tuple(check for session in self.sessions for check in session.checks)
+
+    @property
+    def contended(self) -> str | None:
+        """The first session's that was disturbed; None where none can tell."""
+        said = [session.contended for session in self.sessions if session.contended is not None]
+        return next(filter(None, said), "") if said else None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a variant did beside being timed, before it is promoted: inputs of other kinds, and many launches."""
+
+    checks: tuple[Check, ...]
+    launches: int  # whose output was compared bit by bit with that of the first
+    equal: int  # of those
+    seed: int = 0  # of the inputs that nobody had seen before
 
 
 @dataclass(frozen=True)

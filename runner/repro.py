@@ -9,10 +9,10 @@ from pathlib import Path
 from kernels.family import code_hash, load_family
 from runner import stats
 from runner.accept import device_of
-from runner.bench import BenchJob
 from runner.build import BuildJob
 from runner.errors import RequestError
 from runner.executors.base import Done, Executor, run_one
+from runner.jobs.requests import BenchJob
 from runner.records import Measurement, Protocol, Status
 from tracking.store import Store, Stored
 

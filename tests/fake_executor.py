@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Arrived, Done, Job, Left
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob
 from runner.records import Artifact, Check, Device, Measurement, Paired, TargetKind, Variant
 
 End = float | JobFailed | BaseException

@@ -13,9 +13,10 @@ import torch
 
 from runner import stats
 from runner.artifacts import cache_in, load_kernel, pack, unpack
-from runner.bench import SEEDS, BaselineJob, compare
+from runner.bench import SEEDS, compare
 from runner.build import BuildJob, build
 from runner.errors import FailureKind, JobFailed
+from runner.jobs.requests import BaselineJob
 from runner.records import Artifact, Measurement, Paired, Variant, Workload
 from tests.workbench import PROTOCOL, Workbench, variant
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kernels.family import load_family
-from runner.bench import BenchJob
 from runner.build import BuildJob, build
 from runner.errors import FailureKind
 from runner.executors.inline import InlineExecutor
+from runner.jobs.requests import BenchJob
 from runner.records import Device, Protocol, Target, Value, Variant, Workload
 from runner.targets.base import backend
 

@@ -16,13 +16,13 @@ import pytest
 
 from kernels.family import load_family
 from runner import stats
-from runner.bench import BenchJob
 from runner.build import BuildJob
 from runner.errors import FailureKind, JobFailed
 from runner.executors.base import Done
 from runner.executors.inline import InlineExecutor
 from runner.finals import deadline
 from runner.gate import DRIFT_LIMIT, judge, judge_pair
+from runner.jobs.requests import BenchJob
 from runner.pipeline import compile_deadline, run
 from runner.process.lease import lease
 from runner.process.memory import available, default_limit

@@ -14,9 +14,9 @@ from kernels.family import Knob, load_family
 from kernels.gemm import GEMM, K_PACK
 from kernels.layouts import interleave_k, swizzle
 from runner.artifacts import load_kernel
-from runner.bench import BenchJob
 from runner.build import BuildJob
 from runner.expand import expand
+from runner.jobs.requests import BenchJob
 from runner.prune import prune
 from runner.records import Limits, Measurement, Target, Variant
 from runner.spec import load_spec

@@ -18,10 +18,11 @@ import pytest
 
 from kernels.family import load_family
 from runner.artifacts import load_kernel
-from runner.bench import BenchJob, measure
+from runner.bench import measure
 from runner.build import BuildJob, build
 from runner.executors.base import build_child, measure_child
 from runner.gate import judge
+from runner.jobs.requests import BenchJob
 from runner.process.child import Child
 from runner.records import Acceptance, Artifact, Device, Measurement, Ruling, Variant
 from tests import command

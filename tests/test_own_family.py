@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from kernels.family import Family, load_family
-from runner.bench import BaselineJob, BenchJob
 from runner.build import BuildJob
 from runner.errors import RequestError
 from runner.executors.inline import InlineExecutor
 from runner.expand import Expansion, expand
+from runner.jobs.requests import BaselineJob, BenchJob
 from runner.prune import prune
 from runner.records import Measurement, Variant
 from runner.spec import SweepSpec, load_spec

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kernels.family import code_hash, defaults, load_family
-from runner.bench import BenchJob, PairJob
 from runner.build import BuildJob
 from runner.executors.base import Done
 from runner.executors.inline import InlineExecutor
+from runner.jobs.requests import BenchJob, PairJob
 from runner.records import Artifact, Device, Protocol, TargetKind, Value, Variant, Workload
 from runner.targets.base import backend
 

@@ -64,9 +64,9 @@ def kernel(
 ) -> Finding:
     """Build a 64x64x64 gemm, and run and check it where a device is given, as a sweep would."""
     from kernels.family import code_hash, defaults, load_family
-    from runner.bench import BenchJob
     from runner.build import BuildJob
     from runner.executors.base import run_one
+    from runner.jobs.requests import BenchJob
 
     family, cpu = load_family("gemm"), kind == "cpu"
     workload = Workload(family.name, dict.fromkeys(family.dims, 64), "float32" if cpu else "float16")

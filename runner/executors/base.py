@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from runner.bench import BaselineJob, BenchJob, PairJob, measure, measure_baseline, measure_pair
+from runner.bench import measure, measure_baseline, measure_pair
 from runner.build import BuildJob, build, compiler_error
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob
 from runner.process.child import Child
 from runner.process.lease import TAKES_TURNS, lease
 from runner.records import Device, TargetKind

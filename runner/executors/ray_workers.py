@@ -13,9 +13,9 @@ from importlib import metadata
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from runner.bench import BaselineJob, BenchJob, PairJob
 from runner.build import BuildJob
 from runner.executors.base import Done, build_child, measure_child, run_build, run_measure, warm
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob
 from runner.process import forkserver
 from runner.process.child import Child
 from runner.records import Device, TargetKind
