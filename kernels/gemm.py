@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernels.family import Knob
 from kernels.gemm_hopper import GROUP, REGISTERS, Plan, hopper_program
-from kernels.gemm_program import ITEMSIZE, Knobs, cpu_program, gpu_program
+from kernels.gemm_program import ITEMSIZE, Knobs, cpu_program, gpu_program, storage
 from kernels.layouts import interleave_k
-from runner.records import ENV_PREFIX, Limits, Target, Value, Workload
+from kernels.mm import mm_forms
+from kernels.optional import Form, Workspace
+from runner.records import ENV_PREFIX, Limits, Target, TargetKind, Value, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +35,7 @@ class Gemm:
     name = "gemm"
     doc = "C[M, N] = A[M, K] @ B[K, N], float32 accumulation."
     dims = ("M", "N", "K")
-    dtypes = ("float16", "float32")
+    dtypes = ("float16", "float32", "tfloat32")
     baseline_name = "torch.mm"
     knobs = (
         Knob("block_M", 128, "Rows of C that one block computes."),
@@ -89,7 +91,7 @@ class Gemm:
         import torch
 
         m, n, k = (workload.shape[d] for d in self.dims)
-        dtype = getattr(torch, workload.dtype)
+        dtype = getattr(torch, storage(workload.dtype))
         generator = torch.Generator(device).manual_seed(seed)
         # Drawn in the kernel's dtype: a float32 copy of the largest A would not fit a 64 GB card beside it.
         return tuple(torch.randn(shape, generator=generator, device=device, dtype=dtype) for shape in ((m, k), (k, n)))
@@ -97,21 +99,24 @@ class Gemm:
     def output(self, workload: Workload, device: str) -> Tensor:
         import torch
 
-        return torch.empty((workload.shape["M"], workload.shape["N"]), device=device, dtype=getattr(torch, workload.dtype))
+        return torch.empty(
+            (workload.shape["M"], workload.shape["N"]), device=device, dtype=getattr(torch, storage(workload.dtype))
+        )
 
     def pack(self, inputs: tuple[Tensor, ...], config: Mapping[str, Value]) -> tuple[Tensor, ...]:
-        import torch
-
         a, b = inputs
-        knobs = Knobs.of(config)
-        packed = interleave_k(b, knobs.b_interleave) if knobs.b_interleave > 1 else b
+        interleave = Knobs.of(config).b_interleave
+        return a, interleave_k(b, interleave) if interleave > 1 else b
+
+    def workspace(self, workload: Workload, config: Mapping[str, Value]) -> tuple[Workspace, ...]:
+        """The parts of K that are summed at the end, and how many of each tile's are done."""
+        knobs, (m, n) = Knobs.of(config), (workload.shape["M"], workload.shape["N"])
         if knobs.split_k <= 1:
-            return a, packed
-        parts = torch.empty((knobs.split_k, a.shape[0], b.shape[1]), dtype=torch.float32, device=a.device)
+            return ()
+        parts = Workspace((knobs.split_k, m, n), "float32")
         if knobs.split_k_sum == "kernel":
-            return a, packed, parts
-        blocks = -(-a.shape[0] // knobs.block_M), -(-b.shape[1] // knobs.block_N)
-        return a, packed, parts, torch.zeros(blocks, dtype=torch.int32, device=a.device)
+            return (parts,)
+        return parts, Workspace((-(-m // knobs.block_M), -(-n // knobs.block_N)), "int32", returns_to_zero=True)
 
     def packing(self, config: Mapping[str, Value]) -> str:
         i = int(config["b_interleave"] or 1)
@@ -121,6 +126,9 @@ class Gemm:
         import torch
 
         torch.mm(*inputs, out=out)
+
+    def baseline_forms(self, kind: TargetKind) -> tuple[Form, ...]:
+        return () if kind == "cpu" else mm_forms()
 
     def flops(self, workload: Workload) -> float:
         return 2.0 * workload.shape["M"] * workload.shape["N"] * workload.shape["K"]
@@ -149,6 +157,8 @@ def _cpu_faults(workload: Workload, config: Mapping[str, Value], limits: Limits)
 def _gpu_faults(workload: Workload, config: Mapping[str, Value], target: Target, limits: Limits) -> Iterator[str | None]:
     knobs, itemsize = Knobs.of(config), ITEMSIZE[workload.dtype]
     bm, bn, bk, threads = knobs.block_M, knobs.block_N, knobs.block_K, knobs.threads
+    if workload.dtype == "float32":
+        yield "the matrix unit multiplies float32 as TF32: write dtype: tfloat32"
     if bm % 16 or bn % 16 or bk % 16:
         yield f"block {bm}x{bn}x{bk} is not in units of the matrix instruction, 16x16x16"
     if limits.warp_size and (bm // 16) * (bn // 16) < threads // limits.warp_size:

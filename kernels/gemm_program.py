@@ -13,7 +13,7 @@ from typing import Any
 from kernels.layouts import swizzle
 from runner.records import Target, Value, Workload
 
-ITEMSIZE = {"float16": 2, "float32": 4}
+ITEMSIZE = {"float16": 2, "float32": 4, "tfloat32": 4}
 
 # g++ is called without -O and for the oldest x86-64, so the generated C asks for more itself.
 PRELUDE = """#pragma GCC optimize("O3")
@@ -75,6 +75,11 @@ class Knobs:
         return {"m": (size, self.block_N), "n": (self.block_M, size)}.get(slice_of, (self.block_M, self.block_N))
 
 
+def storage(dtype: str) -> str:
+    """What a workload's matrices are made of: TF32 is how float32 is multiplied on a matrix unit, and nothing that is stored."""
+    return "float32" if dtype == "tfloat32" else dtype
+
+
 def gpu_program(workload: Workload, config: Mapping[str, Value], target: Target) -> Any:
     import tilelang.language as T
 
@@ -84,13 +89,13 @@ def gpu_program(workload: Workload, config: Mapping[str, Value], target: Target)
     if knobs.split_k > 1:
         multiply_part = _multiply_part(T, workload, knobs, multiply)
         return (_summed_last if knobs.split_k_sum == "last_block" else _summed_after)(T, workload, knobs, multiply_part)
-    store = store_macro(T, workload.dtype, knobs, hints)
+    store = store_macro(T, storage(workload.dtype), knobs, hints)
     return (_persistent if knobs.persistent_blocks else _one_tile_each)(T, workload, knobs, multiply, store)
 
 
 def _multiply(T: Any, workload: Workload, knobs: Knobs, target: Target, hints: Mapping[str, bool]) -> Any:
     """The loop along K, or along one part of it: from A and B in global memory to a tile of C in registers."""
-    dtype, policy = workload.dtype, getattr(T.GemmWarpPolicy, knobs.warp_policy)
+    dtype, policy = storage(workload.dtype), getattr(T.GemmWarpPolicy, knobs.warp_policy)
     bm, bn, bk, i = knobs.block_M, knobs.block_N, knobs.block_K, knobs.b_interleave
     steps = _steps(workload, knobs)
     # Hopper's wgmma reads shared memory in a layout of its own, so there the packing ends at the global side.
@@ -148,7 +153,7 @@ def store_macro(T: Any, dtype: str, knobs: Knobs, hints: Mapping[str, bool]) -> 
 
 def _one_tile_each(T: Any, workload: Workload, knobs: Knobs, multiply: Any, store: Any) -> Any:
     A_shape, B_shape, C_shape = shapes(workload, knobs)
-    bm, bn, dtype = knobs.block_M, knobs.block_N, workload.dtype
+    bm, bn, dtype = knobs.block_M, knobs.block_N, storage(workload.dtype)
     tiles_m, tiles_n = tiles(workload, knobs)
 
     @T.prim_func
@@ -165,7 +170,7 @@ def _one_tile_each(T: Any, workload: Workload, knobs: Knobs, multiply: Any, stor
 def _persistent(T: Any, workload: Workload, knobs: Knobs, multiply: Any, store: Any) -> Any:
     """As many blocks as the device holds at once, each taking tile after tile."""
     A_shape, B_shape, C_shape = shapes(workload, knobs)
-    bm, bn, dtype, blocks = knobs.block_M, knobs.block_N, workload.dtype, knobs.persistent_blocks
+    bm, bn, dtype, blocks = knobs.block_M, knobs.block_N, storage(workload.dtype), knobs.persistent_blocks
     tiles_m, tiles_n = tiles(workload, knobs)
 
     @T.prim_func
@@ -194,7 +199,7 @@ def _multiply_part(T: Any, workload: Workload, knobs: Knobs, multiply: Any) -> A
 def _summed_after(T: Any, workload: Workload, knobs: Knobs, multiply_part: Any) -> Any:
     """K is cut in parts that blocks of their own multiply; a second kernel sums them in a fixed order."""
     A_shape, B_shape, C_shape = shapes(workload, knobs)
-    bm, bn, parts, dtype = knobs.block_M, knobs.block_N, knobs.split_k, workload.dtype
+    bm, bn, parts, dtype = knobs.block_M, knobs.block_N, knobs.split_k, storage(workload.dtype)
     tiles_m, tiles_n = tiles(workload, knobs)
     M, N = C_shape
     rows, columns = REDUCE_TILE
@@ -226,7 +231,7 @@ def _summed_last(T: Any, workload: Workload, knobs: Knobs, multiply_part: Any) -
     `Done` counts the blocks that are done with a tile. It is zero before a call and after it.
     """
     A_shape, B_shape, C_shape = shapes(workload, knobs)
-    bm, bn, parts, dtype = knobs.block_M, knobs.block_N, knobs.split_k, workload.dtype
+    bm, bn, parts, dtype = knobs.block_M, knobs.block_N, knobs.split_k, storage(workload.dtype)
     tiles_m, tiles_n = tiles(workload, knobs)
     M, N = C_shape
 
@@ -277,7 +282,7 @@ def tiles(workload: Workload, knobs: Knobs) -> tuple[int, int]:
 def cpu_program(workload: Workload, config: Mapping[str, Value]) -> Any:
     import tilelang.language as T
 
-    knobs, dtype = Knobs.of(config), workload.dtype
+    knobs, dtype = Knobs.of(config), storage(workload.dtype)
     bm, bn, bk, i = knobs.block_M, knobs.block_N, knobs.block_K, knobs.b_interleave
     A_shape, B_shape, C_shape = shapes(workload, knobs)
     tiles_m, tiles_n = tiles(workload, knobs)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from runner.bench import measure, measure_baseline, measure_pair
 from runner.build import BuildJob, build, compiler_error
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
-from runner.jobs.requests import BaselineJob, BenchJob, PairJob
+from runner.jobs.baseline import measure_baseline
+from runner.jobs.measure import measure, measure_session, prove
+from runner.jobs.requests import BaselineJob, BenchJob, MeasureJob, PairJob, ProveJob
 from runner.process.child import Child
 from runner.process.lease import TAKES_TURNS, lease
 from runner.records import Device, TargetKind
@@ -19,9 +20,14 @@ from runner.targets.base import backend
 
 WARM_DEADLINE = 120.0
 
-Job = BuildJob | BenchJob | BaselineJob | PairJob
+Job = BuildJob | MeasureJob
 
-MEASURES: dict[type, Any] = {BenchJob: measure, BaselineJob: measure_baseline, PairJob: measure_pair}
+MEASURES: dict[type, Any] = {
+    BenchJob: measure,
+    BaselineJob: measure_baseline,
+    PairJob: measure_session,
+    ProveJob: prove,
+}
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,12 @@ def run_build(child: Child, job: BuildJob, deadline: float) -> Done:
     return done
 
 
-def run_measure(child: Child, job: BenchJob | BaselineJob | PairJob, deadline: float) -> Done:
-    """Measure in a child that sees one device, while nobody else measures on it."""
+def run_measure(child: Child, job: MeasureJob, deadline: float) -> Done:
+    """Measure in a child that sees one device, while nobody else measures on it. A new session gets a fresh process."""
+    session = job.session if isinstance(job, PairJob) else ""
+    if session and session != child.session:
+        child.close()
+    child.session = session
     with lease(job.device):
         return run_job(child, MEASURES[type(job)], job, deadline, FailureKind.HANG)
 

@@ -15,7 +15,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from runner.build import BuildJob
 from runner.executors.base import Done, build_child, measure_child, run_build, run_measure, warm
-from runner.jobs.requests import BaselineJob, BenchJob, PairJob
+from runner.jobs.requests import MeasureJob
 from runner.process import forkserver
 from runner.process.child import Child
 from runner.records import Device, TargetKind
@@ -58,7 +58,7 @@ class Measurer:
     def warm(self) -> None:
         warm(self._child)
 
-    def run(self, job: BenchJob | BaselineJob | PairJob, deadline: float) -> Done:
+    def run(self, job: MeasureJob, deadline: float) -> Done:
         return run_measure(self._child, replace(job, device=self._device), deadline)
 
 

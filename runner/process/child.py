@@ -57,6 +57,7 @@ class Child:
     """
 
     def __init__(self, env: Mapping[str, str | None] | None = None, forked: bool = True):
+        self.session = ""  # what it last ran jobs of, where they ask for a process of their own
         self._forked = forked
         self._env = {k: v for k, v in {**os.environ, **(env or {}), ASKED_BY: str(os.getpid())}.items() if v is not None}
         self._process: subprocess.Popen[bytes] | Forked | None = None

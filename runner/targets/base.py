@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,14 +47,27 @@ class Backend(Protocol):
     def resources(self, log: str) -> dict[str, int]:
         """Registers and spilled bytes, as far as the compiler told in the build's log."""
 
-    def prepare(self) -> None:
-        """What a timing process sets up before anything else: thread counts."""
+    settle_seconds: float
+    """How long the clocks and the power of a device take to settle under load: so long it is warmed up, and a pair is timed."""
+    shortest_ms: float
+    """What takes less is timed several calls at once, because the device's clock ticks too slowly for one."""
+    state_period_s: float
+    """Between two looks at the device's state while something is timed."""
 
-    def time(self, call: Callable[[], object], repeat: int, clear: Callable[[], object]) -> tuple[float, ...]:
-        """Milliseconds of each of `repeat` calls, with `clear` before each, outside the timed part."""
+    def prepare(self, dtype: str) -> None:
+        """What a timing process sets up before anything else: thread counts, and how torch multiplies a workload's dtype."""
+
+    def time(self, calls: Sequence[Callable[[], object]], clear: Callable[[], object]) -> tuple[float, bool]:
+        """Milliseconds of one of several calls in a row, with `clear` before the first, outside the timed part.
+
+        Also whether launching was hidden: the device had not begun with the first call when the last was queued.
+        """
 
     def cache_clearer(self) -> Callable[[], object]:
-        """A function that drives a previous call's data out of the device's last-level cache."""
+        """A function that drives a previous call's data out of the device's last-level cache, by reading.
+
+        Writing would leave lines there that the timed call has to write back first.
+        """
 
     def synchronize(self) -> None: ...
 

@@ -6,9 +6,9 @@ import os
 import platform
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter_ns
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +32,9 @@ class CPUBackend:
     torch_device = "cpu"
     source_suffix = ".c"
     compiles_disturb_timing = True
+    settle_seconds = 0.0
+    shortest_ms = 0.0
+    state_period_s = 0.25  # reading it takes a core's time
     build_environment: Mapping[str, str] = MappingProxyType({})
 
     def target(self, arch: str | None = None) -> Target:
@@ -58,26 +61,24 @@ class CPUBackend:
     def resources(self, log: str) -> dict[str, int]:
         return {}
 
-    def prepare(self) -> None:
+    def prepare(self, dtype: str) -> None:
         """One thread for the kernel and for torch alike: the generated C is serial, so the baseline is too."""
         import torch
 
         torch.set_num_threads(1)
 
-    def time(self, call: Callable[[], object], repeat: int, clear: Callable[[], object]) -> tuple[float, ...]:
-        samples = []
-        for _ in range(repeat):
-            clear()
-            start = time.perf_counter_ns()
+    def time(self, calls: Sequence[Callable[[], object]], clear: Callable[[], object]) -> tuple[float, bool]:
+        clear()
+        start = perf_counter_ns()
+        for call in calls:
             call()
-            samples.append((time.perf_counter_ns() - start) / 1e6)
-        return tuple(samples)
+        return (perf_counter_ns() - start) / 1e6 / len(calls), True
 
     def cache_clearer(self) -> Callable[[], object]:
         import torch
 
         scratch = torch.zeros(FLUSH_BYTES // 4, dtype=torch.float32)
-        return lambda: scratch.add_(1.0)
+        return lambda: scratch.sum()
 
     def synchronize(self) -> None:
         pass

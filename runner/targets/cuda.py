@@ -6,7 +6,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,12 +22,12 @@ MMA = re.compile(r"\btl::(mma_sync\w*|wgmma_\w+|tcgen05mma_\w+|gemm_(?:ss|rs|sr|
 USUAL_ARCH = "sm_90a"
 """What is generated for where no card says otherwise: planning on a laptop."""
 
-# Dense rates without sparsity, TFLOPS, by the vendor's data sheets; float32 runs on the tf32 matrix path.
+# Dense rates without sparsity, TFLOPS, by the vendor's data sheets.
 PEAKS = {
-    "H200": {"float16": 989.5, "bfloat16": 989.5, "float32": 494.7},
-    "H100 80GB HBM3": {"float16": 989.5, "bfloat16": 989.5, "float32": 494.7},
-    "H100 PCIe": {"float16": 756.5, "bfloat16": 756.5, "float32": 378.0},
-    "A100": {"float16": 312.0, "bfloat16": 312.0, "float32": 156.0},
+    "H200": {"float16": 989.5, "bfloat16": 989.5, "tfloat32": 494.7},
+    "H100 80GB HBM3": {"float16": 989.5, "bfloat16": 989.5, "tfloat32": 494.7},
+    "H100 PCIe": {"float16": 756.5, "bfloat16": 756.5, "tfloat32": 378.0},
+    "A100": {"float16": 312.0, "bfloat16": 312.0, "tfloat32": 156.0},
 }
 
 # Dynamic shared memory per block by architecture, bytes (CUDA C++ Programming Guide, compute capabilities).
@@ -45,6 +45,9 @@ class CUDABackend:
     torch_device = "cuda"
     source_suffix = ".cu"
     compiles_disturb_timing = False
+    settle_seconds = device_events.SETTLE_SECONDS
+    shortest_ms = device_events.SHORTEST_MS
+    state_period_s = 0.02
     build_environment: Mapping[str, str] = MappingProxyType({"TILELANG_VERBOSE": "1"})  # passes -v to ptxas
 
     def target(self, arch: str | None = None) -> Target:
@@ -55,7 +58,7 @@ class CUDABackend:
 
     def limits(self, target: Target) -> Limits:
         base = target.arch.rstrip("af")
-        return Limits(1024, SHARED_MEMORY.get(base), 32, ("float16", "bfloat16", "float32"))
+        return Limits(1024, SHARED_MEMORY.get(base), 32, ("float16", "bfloat16", "float32", "tfloat32"))
 
     def devices(self) -> tuple[Device, ...]:
         # A tool that does not tell what a card can do lists the cards all the same.
@@ -95,11 +98,11 @@ class CUDABackend:
         spill = re.search(r"(\d+) bytes spill stores", log)
         return {k: int(m.group(1)) for k, m in (("registers", used), ("spill_bytes", spill)) if m}
 
-    def prepare(self) -> None:
-        pass
+    def prepare(self, dtype: str) -> None:
+        device_events.set_up(dtype)
 
-    def time(self, call: Callable[[], object], repeat: int, clear: Callable[[], object]) -> tuple[float, ...]:
-        return device_events.time_calls(call, repeat, clear)
+    def time(self, calls: Sequence[Callable[[], object]], clear: Callable[[], object]) -> tuple[float, bool]:
+        return device_events.time_calls(calls, clear)
 
     def cache_clearer(self) -> Callable[[], object]:
         return device_events.cache_clearer()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,13 +41,16 @@ class MACABackend:
     torch_device = "cuda"  # MetaX's torch calls its device "cuda"
     source_suffix = ".cu"
     compiles_disturb_timing = False
+    settle_seconds = device_events.SETTLE_SECONDS
+    shortest_ms = device_events.SHORTEST_MS
+    state_period_s = 0.2  # mx-smi takes about as long to answer
     build_environment: Mapping[str, str] = MappingProxyType({"TILELANG_TARGET": "maca"})  # for what asks beside `compile`
 
     def target(self, arch: str | None = None) -> Target:
         return Target("maca", arch or "xcore1000")
 
     def limits(self, target: Target) -> Limits:
-        return Limits(1024, 65_536, 64, ("float16", "bfloat16", "float32"))
+        return Limits(1024, 65_536, 64, ("float16", "bfloat16", "float32", "tfloat32"))
 
     def devices(self) -> tuple[Device, ...]:
         return tuple(
@@ -74,11 +77,11 @@ class MACABackend:
     def resources(self, log: str) -> dict[str, int]:
         return {}
 
-    def prepare(self) -> None:
-        pass
+    def prepare(self, dtype: str) -> None:
+        device_events.set_up(dtype)
 
-    def time(self, call: Callable[[], object], repeat: int, clear: Callable[[], object]) -> tuple[float, ...]:
-        return device_events.time_calls(call, repeat, clear)
+    def time(self, calls: Sequence[Callable[[], object]], clear: Callable[[], object]) -> tuple[float, bool]:
+        return device_events.time_calls(calls, clear)
 
     def cache_clearer(self) -> Callable[[], object]:
         return device_events.cache_clearer()
