@@ -49,7 +49,7 @@ def build(job: BuildJob) -> Artifact:
         # TileLang's strings are of a type of its own: whoever got one would have to import it, and torch with it.
         source, launch = str(kernel.get_kernel_source()), str(kernel.get_host_source() or "")
         blob = pack(Path(folder))
-        evidence = target.evidence(source, Path(folder))
+        evidence = target.evidence(source, launch, Path(folder))
     mma = target.mma(source)
     return Artifact(
         variant_id=variant.id,

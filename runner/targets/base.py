@@ -41,8 +41,11 @@ class Backend(Protocol):
     def mma(self, source: str) -> tuple[int, str] | None:
         """Textual count and name of the matrix instruction in source stripped of comments and strings; None: has none."""
 
-    def evidence(self, source: str, folder: Path) -> Mapping[str, str | int]:
-        """What the generated source, and the built files in `folder`, show of how a kernel works: for a person to verify."""
+    def evidence(self, source: str, launch: str, folder: Path) -> Mapping[str, str | int]:
+        """What the generated source, and the built files in `folder`, show of how a kernel works: for a person to verify.
+
+        `launch` is the host's code, which names the kernels that run.
+        """
 
     def resources(self, log: str) -> dict[str, int]:
         """Registers and spilled bytes, as far as the compiler told in the build's log."""

@@ -55,7 +55,7 @@ class CPUBackend:
     def mma(self, source: str) -> tuple[int, str] | None:
         return None
 
-    def evidence(self, source: str, folder: Path) -> Mapping[str, str | int]:
+    def evidence(self, source: str, launch: str, folder: Path) -> Mapping[str, str | int]:
         return {}
 
     def resources(self, log: str) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
-from runner.targets import device_events, sass
+from runner.targets import device_events, nvml, sass
 from runner.targets.source import count_instruction, evidence
 from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
@@ -89,8 +89,8 @@ class CUDABackend:
     def mma(self, source: str) -> tuple[int, str] | None:
         return count_instruction(source, MMA)
 
-    def evidence(self, source: str, folder: Path) -> Mapping[str, str | int]:
-        return {**evidence(source), **sass.counts(folder)}
+    def evidence(self, source: str, launch: str, folder: Path) -> Mapping[str, str | int]:
+        return {**evidence(source), **sass.counts(folder, launch)}
 
     def resources(self, log: str) -> dict[str, int]:
         """From ptxas -v, where the build printed it."""
@@ -111,6 +111,8 @@ class CUDABackend:
         device_events.synchronize()
 
     def state(self, device: Device) -> dict[str, float | str]:
+        if found := nvml.state(device.uuid):
+            return found
         fields = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_throttle_reasons.active"
         rows = _query(fields, device.uuid)
         if not rows:

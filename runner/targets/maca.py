@@ -71,7 +71,7 @@ class MACABackend:
     def mma(self, source: str) -> tuple[int, str] | None:
         return count_instruction(source, MMA)
 
-    def evidence(self, source: str, folder: Path) -> Mapping[str, str | int]:
+    def evidence(self, source: str, launch: str, folder: Path) -> Mapping[str, str | int]:
         return evidence(source)
 
     def resources(self, log: str) -> dict[str, int]:

@@ -1,7 +1,8 @@
-"""Machine instructions of a built CUDA kernel, counted where a disassembler is found: what the source only promises."""
+"""Machine instructions of the kernels that are launched, counted where a disassembler is found: the source only promises."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import struct
@@ -11,25 +12,81 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-COUNTED = ("HGMMA", "HMMA", "IMMA", "UTCHMMA", "FFMA", "LDGSTS", "UTMALDG", "UTMASTG", "LDSM", "STSM", "STL", "LDL")
-"""Matrix instructions, what would stand in for them, the copies, and the spills."""
+MATRIX = ("HGMMA", "QGMMA", "IGMMA", "HMMA", "QMMA", "IMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA")
+"""Instructions of the matrix unit, by what they begin with up to the first dot."""
+
+COUNTED = (*MATRIX, "FFMA", "HFMA2", "LDGSTS", "UTMALDG", "UTMASTG", "LDSM", "STSM", "STL", "LDL")
+"""Those, what would stand in for them, the copies, and the spills."""
 
 _ELF, _CUDA_MACHINE = b"\x7fELF", 190
-_INSTRUCTION = re.compile(r"^\s*(?:/\*[0-9a-f]+\*/)?\s*(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]+)[. ;]", re.MULTILINE)
+_FUNCTION = re.compile(r"^\s*(?:Function : |\.text\.)([\w$]+):?\s*$")
+_LABEL = re.compile(r"^(\.L_x_\d+):")
+_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s*(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]+)[. ;](.*)")
+_BRANCH = re.compile(r"`\((\.L_x_\d+)\)|\b0x([0-9a-f]+)\s*;")
 TIMEOUT = 60.0
 
 
-def counts(folder: Path) -> dict[str, str | int]:
-    """`sass_HGMMA: 16` and so on, over all kernels in the files of a folder; empty where nothing can disassemble them."""
-    tool = shutil.which("cuobjdump") or shutil.which("nvdisasm")
+def counts(folder: Path, launch: str) -> dict[str, str | int]:
+    """`sass_HGMMA: 16` and so on, over the kernels that the host code `launch` names, in the binaries of a folder.
+
+    `sass_in_loops` is how many of the matrix instructions are within a loop. Empty where nothing can disassemble them.
+    """
+    tool = disassembler()
     if tool is None:
         return {}
-    # TileLang may keep one binary twice, as a file and within the host library.
-    found = {cubin for path in folder.rglob("*") if path.is_file() for cubin in cubins(path.read_bytes())}
+    listings: dict[str, list[str]] = {}
+    # TileLang keeps a binary twice, as a file and within the host library, and the two are not equal byte for byte.
+    for cubin in sorted({cubin for path in folder.rglob("*") if path.is_file() for cubin in cubins(path.read_bytes())}):
+        for name, lines in functions(_disassemble(tool, cubin)).items():
+            if re.search(rf"\b{re.escape(name)}(?:_packed)?\b", launch):
+                listings.setdefault(name, lines)
     total: Counter[str] = Counter()
-    for cubin in found:
-        total.update(_INSTRUCTION.findall(_disassemble(tool, cubin)))
-    return {f"sass_{name}": total[name] for name in COUNTED if total[name]}
+    for lines in listings.values():
+        total.update(match.group(2) for match in map(_INSTRUCTION.match, lines) if match)
+        total["in_loops"] += matrix_in_loops(lines)
+    found: dict[str, str | int] = {f"sass_{name}": total[name] for name in COUNTED if total[name]}
+    return {**found, "sass_in_loops": total["in_loops"]} if listings else {}
+
+
+def disassembler() -> str | None:
+    """One on the path, or that of the package nvidia-cuda-nvdisasm."""
+    if on_path := shutil.which("cuobjdump") or shutil.which("nvdisasm"):
+        return on_path
+    spec = importlib.util.find_spec("nvidia")
+    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    return next((str(path) for place in places for path in sorted(place.glob("*/bin/nvdisasm"))), None)
+
+
+def functions(listing: str) -> dict[str, list[str]]:
+    """The lines of each function in what `cuobjdump -sass` or `nvdisasm` prints."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in listing.splitlines():
+        if match := _FUNCTION.match(line):
+            lines = found.setdefault(match.group(1), [])
+        else:
+            lines.append(line)
+    return found
+
+
+def matrix_in_loops(lines: list[str]) -> int:
+    """Matrix instructions between a branch backwards and what it leads to."""
+    places: dict[str, int] = {}  # line numbers of labels and addresses
+    loops: list[tuple[int, int]] = []
+    matrix: list[int] = []
+    for number, line in enumerate(lines):
+        if label := _LABEL.match(line):
+            places[label.group(1)] = number
+        if not (match := _INSTRUCTION.match(line)):
+            continue
+        address, name, rest = match.groups()
+        places[str(int(address, 16))] = number
+        if name in MATRIX:
+            matrix.append(number)
+        if name == "BRA" and (to := _BRANCH.search(rest)):
+            start = places.get(to.group(1) or str(int(to.group(2), 16)))  # a branch forwards leads to no place yet
+            loops += [(start, number)] if start is not None else []
+    return sum(any(start <= number <= end for start, end in loops) for number in matrix)
 
 
 def cubins(data: bytes) -> Iterator[bytes]:
