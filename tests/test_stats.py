@@ -137,7 +137,7 @@ def noise(source: random.Random, pairs: int, offset: float, spread: float = 0.00
 @pytest.mark.parametrize("tau", [0.0, 0.001, 0.003, 0.01], ids=lambda tau: f"tau {tau:.1%}")
 @pytest.mark.parametrize("sessions", [3, 5])
 def test_processes_that_differ_fool_no_interval_over_several(sessions: int, tau: float) -> None:
-    """A kernel against itself, in processes that each favour one side a little: the false positives stay below the nominal 2.5 %."""
+    """A kernel against itself, in processes that each favour one side a little: false positives stay below the nominal 2.5 %."""
     source, trials = random.Random(11), 3000
     found = [stats.over_sessions([noise(source, 20, source.gauss(0, tau)) for _ in range(sessions)]) for _ in range(trials)]
     limit = 0.025 + 3 * math.sqrt(0.025 * 0.975 / trials)

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from runner.bench import measure, measure_baseline, measure_pair
 from runner.build import BuildJob, build, compiler_error
-from runner.errors import FailureKind, InfrastructureLost, JobFailed
-from runner.jobs.requests import BaselineJob, BenchJob, PairJob
+from runner.errors import FailureKind, InfrastructureLost, JobFailed, RequestError
+from runner.jobs.requests import BaselineJob, BenchJob, MeasureJob, PairJob
 from runner.process.child import Child
 from runner.process.lease import TAKES_TURNS, lease
 from runner.records import Device, TargetKind
@@ -19,7 +19,7 @@ from runner.targets.base import backend
 
 WARM_DEADLINE = 120.0
 
-Job = BuildJob | BenchJob | BaselineJob | PairJob
+Job = BuildJob | MeasureJob
 
 MEASURES: dict[type, Any] = {BenchJob: measure, BaselineJob: measure_baseline, PairJob: measure_pair}
 
@@ -79,11 +79,22 @@ class Executor(Protocol):
         """Stop everything that runs, and free what is held."""
 
 
+def demand_sound(done: Done) -> Done:
+    """The same. Raises RequestError where the family's inputs or its baseline are at fault, and no kernel."""
+    if done.failure is not None and done.failure.kind is FailureKind.UNSOUND:
+        raise RequestError(done.failure.detail)
+    return done
+
+
 def run_one(executor: Executor, job: Job, deadline: float) -> Done:
-    """Run a job on an executor that has no other, and wait for its end. Raises InfrastructureLost where the job was lost."""
+    """Run a job on an executor that has no other, and wait for its end.
+
+    Raises InfrastructureLost where the job was lost, RequestError as `demand_sound` does.
+    """
     executor.submit(job, deadline)
     while not isinstance(done := executor.next(), Done):
         pass
+    demand_sound(done)
     if done.failure is not None and done.failure.kind is FailureKind.LOST:
         raise InfrastructureLost(f"what measured is gone: {done.failure.detail}")
     return done
@@ -103,7 +114,7 @@ def run_build(child: Child, job: BuildJob, deadline: float) -> Done:
     return done
 
 
-def run_measure(child: Child, job: BenchJob | BaselineJob | PairJob, deadline: float) -> Done:
+def run_measure(child: Child, job: MeasureJob, deadline: float) -> Done:
     """Measure in a child that sees one device, while nobody else measures on it."""
     with lease(job.device):
         return run_job(child, MEASURES[type(job)], job, deadline, FailureKind.HANG)
