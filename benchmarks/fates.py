@@ -16,8 +16,8 @@ from pathlib import Path
 
 from runner.build import BuildJob
 from runner.errors import FailureKind, JobFailed
-from runner.jobs.requests import BaselineJob, BenchJob, PairJob
-from runner.records import Artifact, Check, Measurement, Paired, Protocol, Status, Variant
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob, ProveJob
+from runner.records import Artifact, Baseline, Check, Measurement, PairSession, Proof, Protocol, Status, Variant
 
 FATE = "fate"
 """The knob that names a variant's fate."""
@@ -39,6 +39,7 @@ EXPECTED = {
 
 PROTOCOL = Protocol(10, 50)
 SOURCE = 'extern "C" void gemm_kernel() {}\n' * 60
+CHECK = Check(1, "before timing", 0.0)
 BLOB = b"\x7fELF" * 10_000
 FOR_EVER = 600.0
 
@@ -67,16 +68,20 @@ def build(job: BuildJob) -> Artifact:
 
 def measure(job: BenchJob) -> Measurement:
     _meet(str(job.variant.config[FATE]), job.variant)
-    check = Check(1, "before timing", 0.0)
-    return Measurement(job.device, PROTOCOL.key, _samples(job.variant), (check,), versions={"torch": "0"})
+    samples, beside = _samples(job.variant), (1.5,) * 8
+    return Measurement(job.device, PROTOCOL.key, samples, (CHECK,), versions={"torch": "0"}, reference_ms=beside)
 
 
-def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
-    return tuple(1.5 + i / 1000 for i in range(PROTOCOL.repeat))
+def measure_baseline(job: BaselineJob) -> Baseline:
+    return Baseline(job.device, "torch.mm", tuple(1.5 + i / 1000 for i in range(PROTOCOL.repeat)))
 
 
-def measure_pair(job: PairJob) -> Paired:
-    return Paired(job.candidate.id, job.reference.id, _samples(job.candidate), _samples(job.reference), 1.1, 1.05, 1.15, 0.95)
+def measure_pair(job: PairJob) -> PairSession:
+    return PairSession(_samples(job.candidate)[: job.pairs], _samples(job.reference)[: job.pairs], (CHECK,))
+
+
+def prove(job: ProveJob) -> Proof:
+    return Proof((CHECK,), job.launches, job.launches)
 
 
 def _meet(fate: str, variant: Variant) -> None:

@@ -8,14 +8,16 @@ import time
 from typing import Any
 
 from runner.build import BuildJob
-from runner.jobs.requests import BaselineJob, BenchJob, PairJob
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob, ProveJob
 from runner.records import (
     Acceptance,
     Artifact,
+    Baseline,
     Check,
     Device,
     Measurement,
-    Paired,
+    PairSession,
+    Proof,
     Protocol,
     SweepInfo,
     Target,
@@ -26,6 +28,7 @@ from runner.sweep import Sweep
 
 PROTOCOL = Protocol(10, 50)
 SOURCE = 'extern "C" void gemm_kernel() {}\n' * 60  # as long as a small kernel's
+CHECK = Check(1, "before timing", 0.0)
 BLOB = b"\x7fELF" * 10_000  # 40 kB, as a CPU kernel's
 
 
@@ -63,15 +66,25 @@ def samples(seed: int) -> tuple[float, ...]:
 def measure(job: BenchJob) -> Measurement:
     time.sleep(int(job.variant.config["busy_ms"] or 0) / 1e3)
     taken = samples(int(job.variant.config["block_M"] or 0))
-    return Measurement(job.device, PROTOCOL.key, taken, (Check(1, "before timing", 0.0),), versions={"torch": "0"})
+    return Measurement(job.device, PROTOCOL.key, taken, (CHECK,), versions={"torch": "0"}, reference_ms=samples(0)[:8])
 
 
-def measure_baseline(job: BaselineJob) -> tuple[float, ...]:
-    return samples(0)
+def measure_baseline(job: BaselineJob) -> Baseline:
+    return Baseline(job.device, "torch.mm", samples(0))
 
 
-def measure_pair(job: PairJob) -> Paired:
-    return Paired(job.candidate.id, job.reference.id, samples(0), samples(1), 1.1, 1.05, 1.15, 0.95)
+def measure_pair(job: PairJob) -> PairSession:
+    return PairSession(samples(0)[: job.pairs], samples(1)[: job.pairs], (CHECK,))
 
 
-FUNCTIONS: dict[type, Any] = {BuildJob: build, BenchJob: measure, BaselineJob: measure_baseline, PairJob: measure_pair}
+def prove(job: ProveJob) -> Proof:
+    return Proof((CHECK,), job.launches, job.launches)
+
+
+FUNCTIONS: dict[type, Any] = {
+    BuildJob: build,
+    BenchJob: measure,
+    BaselineJob: measure_baseline,
+    PairJob: measure_pair,
+    ProveJob: prove,
+}

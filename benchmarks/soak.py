@@ -33,7 +33,7 @@ from typing import Any
 from benchmarks import fates
 from benchmarks.pretending import PretendingExecutor
 from runner.build import BuildJob
-from runner.jobs.requests import BaselineJob, BenchJob, PairJob
+from runner.jobs.requests import BaselineJob, BenchJob, PairJob, ProveJob
 from runner.records import Acceptance, Device, Outcome, Status, SweepInfo, Target, Variant, Workload
 from runner.submit import Report, submit
 from runner.sweep import Sweep
@@ -53,6 +53,7 @@ FUNCTIONS: dict[type, Any] = {
     BenchJob: fates.measure,
     BaselineJob: fates.measure_baseline,
     PairJob: fates.measure_pair,
+    ProveJob: fates.prove,
 }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class FailureKind(str, Enum):
-    """Why a job gave no result. Most are the kernel's own doing; `UNSOUND` is its family's, whatever kernel runs; `LOST` is never."""
+    """Why a job gave no result. Most are the kernel's own doing; `UNSOUND` is its family's, and `LOST` the infrastructure's."""
 
     COMPILE_ERROR = "compile_error"
     COMPILE_TIMEOUT = "compile_timeout"

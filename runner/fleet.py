@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runner.executors.base import Arrived, Done, Executor
-from runner.jobs.requests import BaselineJob, BenchJob, PairJob
+from runner.executors.base import Arrived, Done, Executor, demand_sound
+from runner.jobs.requests import MeasureJob
 from runner.records import Device
 
 
@@ -17,7 +17,7 @@ class Fleet:
         self.dismissed: list[Device] = []
         self.measuring = 0
 
-    def measure(self, job: BenchJob | BaselineJob | PairJob, deadline: float) -> None:
+    def measure(self, job: MeasureJob, deadline: float) -> None:
         """Start a job on its device, which must be idle."""
         self.idle.remove(job.device)
         self.measuring += 1
@@ -36,10 +36,13 @@ class Fleet:
         return self._executor.dismiss(device)
 
     def next(self) -> Done | None:
-        """Wait for the next job to end; None where a device came or went instead."""
+        """Wait for the next job to end; None where a device came or went instead.
+
+        Raises RequestError where a job found the family's inputs or baseline unsound: no variant can be checked by them.
+        """
         event = self._executor.next()
         if isinstance(event, Done):
-            return event
+            return demand_sound(event)
         if isinstance(event, Arrived):
             self.here.append(event.device)
             self.idle.append(event.device)
@@ -47,7 +50,7 @@ class Fleet:
             self._remove(event.device)
         return None
 
-    def run(self, job: BaselineJob | PairJob, deadline: float) -> Done:
+    def run(self, job: MeasureJob, deadline: float) -> Done:
         """A job on its idle device, from start to end, while nothing else runs."""
         self.measure(job, deadline)
         while (done := self.next()) is None:

@@ -13,15 +13,24 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from runner import settle, stats
+from runner import settle
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Done, Executor
-from runner.finals import Contenders, baseline_deadline, baseline_job, baselines_again, deadline, play
+from runner.finals import (
+    Contenders,
+    base_reference,
+    baseline_deadline,
+    baseline_job,
+    baselines_again,
+    deadline,
+    due,
+    known_reference,
+    play,
+)
 from runner.fleet import Fleet
-from runner.gate import Reference
 from runner.jobs.requests import BaselineJob, BenchJob
-from runner.records import TIMED, Allowance, Artifact, Baseline, Device, Measurement, Outcome, Variant
+from runner.records import TIMED, Allowance, Artifact, Device, Measurement, Outcome, Variant
 from runner.settle import Trial
 from runner.siblings import odd
 from runner.sweep import Progress, Result, Sweep
@@ -64,7 +73,8 @@ class _Run:
         try:
             self._take_known()
             self._queue_builds()
-            if self.to_build:
+            finals_due = due(self.sweep)
+            if self.to_build or finals_due:
                 self.executor.seek(self.sweep.devices)
             self._dispatch()
             while self.to_build or self.building or self.ready or self.fleet.measuring:
@@ -73,6 +83,8 @@ class _Run:
                 elif not self.fleet.here:
                     self._say(self._stage())
                 self._dispatch()
+            if finals_due:
+                self._baseline_for_finals()
             if self.result.baselines:
                 baselines_again(self.sweep, self.fleet, self.result, self._say)
                 play(self.sweep, self.fleet, self.result, self.contenders, self._say)
@@ -87,10 +99,9 @@ class _Run:
         for outcome in self.sweep.known.values():
             if outcome.status in TIMED and outcome.artifact and outcome.measurement:
                 self.by_source[outcome.artifact.source_hash] = outcome
-                if self._is_base(outcome.variant):
-                    self._refer_to_base(outcome.measurement, outcome.baseline)
+        self.result.reference = known_reference(self.sweep)
         for outcome in self.by_source.values():
-            self.contenders.add(outcome, self.result.reference)
+            self.contenders.add(outcome)
 
     def _queue_builds(self) -> None:
         for variant in self.sweep.variants:
@@ -131,7 +142,8 @@ class _Run:
                 continue  # another one may still be to begin with its baseline
             elif (chosen := self._next_ready()) is not None:
                 self.timed = True
-                job = BenchJob(*chosen, device, self.sweep.protocol, self.sweep.search, self.sweep.allowance.memory_gb)
+                form, memory = self.result.baselines[device.key].form, self.sweep.allowance.memory_gb
+                job = BenchJob(*chosen, device, self.sweep.protocol, self.sweep.search, memory, form)
                 seconds = deadline(self.result, device, self.sweep.protocol, self.sweep.allowance)
                 self.deadlines.setdefault(job.variant.id, {})["measure"] = seconds
                 self._measure(job, seconds)
@@ -148,6 +160,15 @@ class _Run:
                 return None
             self.ready.rotate(-index)
         return self.ready.popleft() if self.ready else None
+
+    def _baseline_for_finals(self) -> None:
+        """Where every variant is known, no device has its baseline yet, and the finals' deadlines go by one."""
+        while not self.result.baselines:
+            while not self.fleet.here:
+                self.fleet.next()
+            device = self.fleet.here[0]
+            done = self.fleet.run(baseline_job(self.sweep, device), baseline_deadline(self.sweep.allowance))
+            self._baseline_taken(device, done)
 
     def _measure(self, job: BenchJob | BaselineJob, deadline: float) -> None:
         self.fleet.measure(job, deadline)
@@ -193,7 +214,9 @@ class _Run:
 
     def _baseline_taken(self, device: Device, done: Done) -> None:
         if done.failure is None:
-            self.result.baselines[device.key] = Baseline(device, self.sweep.baseline_name, done.value)
+            self.result.baselines[device.key] = done.value
+            if done.value.contended:
+                self.result.notes.append(f"{self.sweep.baseline_name} on {device} was disturbed: {done.value.contended}")
             self._leave_out_the_odd()
             return
         self.lost_baselines[device.key] += done.failure.kind is FailureKind.LOST
@@ -229,12 +252,12 @@ class _Run:
             self.ready.append((variant, artifact))
             return
         if self._is_base(variant):
-            self._refer_to_base(done.value, self.result.baselines[job.device.key])
+            self._refer_to_base(artifact, done.value)
         baseline = self.result.baselines[job.device.key]
         acceptance, flops, reference = self.sweep.info.acceptance, self.sweep.flops, self.result.reference
         outcome = settle.measured(self._trial(variant), artifact, done.value, baseline, acceptance, flops, reference)
         self.by_source[artifact.source_hash] = settle.without_binary(outcome)
-        self.contenders.add(outcome, self.result.reference)
+        self.contenders.add(outcome)
         self._settle(outcome)
         for twin, twin_artifact in self.waiting.pop(artifact.source_hash, []):
             self._settle_duplicate(twin, twin_artifact, outcome)
@@ -242,16 +265,14 @@ class _Run:
     def _settle_duplicate(self, variant: Variant, artifact: Artifact, twin: Outcome) -> None:
         outcome = settle.duplicate(self._trial(variant), artifact, twin)
         if self._is_base(variant) and twin.measurement is not None:  # a twin from an earlier sweep
-            self._refer_to_base(twin.measurement, twin.baseline)
-            self.contenders.add(outcome, self.result.reference)
+            self._refer_to_base(artifact, twin.measurement)
+            self.contenders.add(outcome)
         self._settle(outcome)
 
-    def _refer_to_base(self, measurement: Measurement, baseline: Baseline | None) -> None:
+    def _refer_to_base(self, artifact: Artifact, measurement: Measurement) -> None:
         """Without a best, the base is what `faster` compares with."""
         if self.result.reference is None:
-            base = self.sweep.base
-            median = stats.median(measurement.samples_ms)
-            self.result.reference = Reference("base", base.id, base.label(self.sweep.info.swept) or "base", median, baseline)
+            self.result.reference = base_reference(self.sweep, artifact, measurement)
 
     def _again(self, variant: Variant, why: str) -> bool:
         """Whether a variant may be tried again, which it may once for each reason. A kernel's own failure is none."""

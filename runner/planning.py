@@ -13,9 +13,9 @@ from pathlib import Path
 from kernels.family import Family, code_hash, load_family
 from runner.errors import RequestError, nearest
 from runner.expand import Expansion, expand
-from runner.gate import Reference, decide, judge
+from runner.gate import IN_FINALS, Reference, decide, judge, with_verdict
 from runner.prune import prune
-from runner.records import TIMED, Artifact, Decision, Device, Outcome, SweepInfo, TargetKind, Variant
+from runner.records import TIMED, Artifact, Decision, Device, Outcome, Paired, SweepInfo, TargetKind, Variant
 from runner.spec import SweepSpec, load_spec
 from runner.sweep import Sweep
 from runner.targets.base import BACKENDS, backend
@@ -172,6 +172,9 @@ def sweep_of(planned: Planned, store: Store) -> Sweep:
         fetch=fetch,
         search=(str(Path.cwd()),),
         allowance=spec.allowance,
+        sessions=spec.sessions,
+        pairs=_played_before(planned, reference),
+        played=any(stored.paired is not None for stored in planned.known.values()),
         attempts=store.attempts(again) if again else {},
     )
 
@@ -185,9 +188,12 @@ def local_devices(kind: TargetKind) -> tuple[Device, ...]:
 
 
 def _disturbed(stored: Stored, spec: SweepSpec) -> bool:
-    """Whether somebody else computed on the device while a run was timed, and this sweep does not take that."""
+    """Whether somebody else computed on the device while a run was timed, and this sweep does not take that, or its own did
+    not: then the run can never be accepted, and another one may be.
+    """
     measurement = stored.outcome.measurement
-    return spec.acceptance.alone == "required" and measurement is not None and bool(measurement.contended)
+    asked_for = "required" in (spec.acceptance.alone, stored.acceptance.alone)
+    return asked_for and measurement is not None and bool(measurement.contended)
 
 
 def git_commit() -> str:
@@ -230,17 +236,27 @@ def _one_model(devices: tuple[Device, ...], wanted: str) -> tuple[tuple[Device, 
 def _comparable_best(planned: Planned) -> tuple[Best | None, Reference | None]:
     """The best, where it was measured under this sweep's protocol; numbers of two protocols are never compared."""
     best = planned.best
-    if best is None or best.protocol != planned.spec.protocol.key or best.stored.outcome.measurement is None:
+    if best is None or best.protocol != planned.spec.protocol.key:
         return None, None
     outcome = best.stored.outcome
-    return best, Reference.of("best", outcome, outcome.variant.label(planned.spec.swept))
+    variant = outcome.variant
+    reference = Reference.of("best", variant, outcome.artifact, outcome.measurement, variant.label(planned.spec.swept))
+    return (best, reference) if reference is not None else (None, None)
+
+
+def _played_before(planned: Planned, reference: Reference | None) -> dict[str, Paired]:
+    """Pairs of earlier sweeps with today's reference, by variant id: they hold whatever else was measured since."""
+    against = reference.variant_id if reference else planned.expansion.base.id
+    pairs = {i: stored.paired for i, stored in planned.known.items()}
+    return {i: paired for i, paired in pairs.items() if paired is not None and paired.reference_id == against}
 
 
 def _judged_again(planned: Planned, reference: Reference | None, flops: float) -> dict[str, Outcome]:
     """What is known, under the rules of this sweep's file and against today's reference."""
     base = planned.known.get(planned.expansion.base.id)
-    if reference is None and base is not None and base.outcome.measurement is not None:
-        reference = Reference.of("base", base.outcome, base.outcome.variant.label(planned.spec.swept) or "base")
+    if reference is None and base is not None:
+        variant, label = planned.expansion.base, planned.expansion.base.label(planned.spec.swept) or "base"
+        reference = Reference.of("base", variant, base.outcome.artifact, base.outcome.measurement, label)
     return {variant_id: _judge(stored, planned, reference, flops) for variant_id, stored in planned.known.items()}
 
 
@@ -248,18 +264,11 @@ def _judge(stored: Stored, planned: Planned, reference: Reference | None, flops:
     outcome = replace(stored.outcome, is_base=stored.variant_id == planned.expansion.base.id)
     if outcome.status not in TIMED or outcome.measurement is None or outcome.artifact is None:
         return outcome
-    variant, workload = outcome.variant, planned.spec.workload
-    verdicts = judge(
-        outcome.measurement,
-        outcome.artifact,
-        planned.spec.acceptance,
-        variant.target,
-        workload.dtype,
-        flops,
-        reference,
-        variant.id,
-        outcome.baseline,
-    )
+    acceptance = planned.spec.acceptance
+    verdicts = judge(outcome.variant, outcome.artifact, outcome.measurement, outcome.baseline, acceptance, flops, reference)
+    for verdict in outcome.verdicts:
+        if verdict.evidence.startswith(IN_FINALS) and not (verdict.rule == "alone" and acceptance.alone == "none"):
+            verdicts = with_verdict(verdicts, verdict)
     decision, reason = decide(verdicts)
     if planned.best is not None and planned.best.run_id == stored.run_id:
         decision = Decision.ACCEPTED

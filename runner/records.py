@@ -196,7 +196,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What the gate demands. `mma` is "required" or "none" (the target has no matrix instruction); `alone`, `deterministic` likewise.
+    """What the gate demands. `mma` is "required" or "none" (the target has no matrix instruction); so are the other words.
 
     `max_abs_error` is against the baseline, None for information only. `max_error_ratio` is against float64: how many times the
     baseline's own error a variant's may be, None for what its dtype asks. `alone: none` is for a machine that is never idle: what
@@ -315,10 +315,10 @@ class PairSession:
 
 @dataclass(frozen=True)
 class Paired:
-    """A candidate against a reference, alternated call by call on one device, in several processes. Speedup = reference / candidate.
+    """A candidate against a reference, alternated call by call on one device, in several processes.
 
-    The interval is over processes where there are several, else within the one. `tau` is how much processes differ beyond what
-    their own pairs explain, as a share (0.01 is 1 %); None where there is one.
+    Speedup = reference / candidate. The interval is over processes where there are several, else within the one. `tau` is how
+    much processes differ beyond what their own pairs explain, as a share (0.01 is 1 %); None where there is one.
     """
 
     candidate_id: str
@@ -357,6 +357,18 @@ class Proof:
     launches: int  # whose output was compared bit by bit with that of the first
     equal: int  # of those
     seed: int = 0  # of the inputs that nobody had seen before
+
+
+@dataclass(frozen=True)
+class Try:
+    """An attempt to have a run accepted that was refused after it was measured: the next one counts its sessions, and it."""
+
+    reference_id: str  # variant id of what the run was paired with
+    protocol: str
+    device_model: str
+    reason: str
+    tried_at: str  # UTC, ISO 8601
+    sessions: tuple[PairSession, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -478,23 +490,33 @@ def variant_from_dict(data: Mapping[str, Any]) -> Variant:
 
 
 def measurement_from_dict(data: Mapping[str, Any]) -> Measurement:
-    return Measurement(
-        **{
-            **data,
-            "device": Device(**data["device"]),
-            "samples_ms": tuple(data["samples_ms"]),
-            "checks": tuple(Check(**c) for c in data["checks"]),
-        }
-    )
+    samples = {key: tuple(data.get(key, ())) for key in ("samples_ms", "reference_ms")}
+    accuracies = {key: Accuracy(**data[key]) for key in ("accuracy", "baseline_accuracy") if data.get(key) is not None}
+    checks = tuple(Check(**c) for c in data["checks"])
+    return Measurement(**{**data, "device": Device(**data["device"]), **samples, "checks": checks, **accuracies})
 
 
 def paired_from_dict(data: Mapping[str, Any]) -> Paired:
-    samples = {k: tuple(data[k]) for k in ("candidate_ms", "reference_ms")}
-    return Paired(**{**data, **samples, "checks": tuple(Check(**c) for c in data["checks"])})
+    """Pairs of protocol version 1 had one process, and kept its samples in the record itself."""
+    data = dict(data)
+    if "sessions" not in data:
+        data["sessions"] = [{key: data.pop(key, None) for key in ("candidate_ms", "reference_ms", "checks", "contended")}]
+    return Paired(**{**data, "sessions": tuple(session_from_dict(s) for s in data["sessions"])})
+
+
+def session_from_dict(data: Mapping[str, Any]) -> PairSession:
+    samples = {key: tuple(data[key]) for key in ("candidate_ms", "reference_ms")}
+    return PairSession(**{**data, **samples, "checks": tuple(Check(**c) for c in data["checks"])})
+
+
+def try_from_dict(data: Mapping[str, Any]) -> Try:
+    return Try(**{**data, "sessions": tuple(session_from_dict(s) for s in data["sessions"])})
 
 
 def baseline_from_dict(data: Mapping[str, Any]) -> Baseline:
-    return Baseline(Device(**data["device"]), data["name"], tuple(data["before_ms"]), tuple(data["after_ms"]))
+    samples = {key: tuple(data[key]) for key in ("before_ms", "after_ms")}
+    accuracy = None if data.get("accuracy") is None else Accuracy(**data["accuracy"])
+    return Baseline(**{**data, "device": Device(**data["device"]), **samples, "accuracy": accuracy})
 
 
 def outcome_from_dict(data: Mapping[str, Any], blob: bytes = b"") -> Outcome:

@@ -63,12 +63,10 @@ def measured(
     reference: Reference | None,
 ) -> Outcome:
     """Judged by every rule."""
-    variant = trial.variant
-    dtype = variant.workload.dtype
-    verdicts = judge(measurement, artifact, acceptance, variant.target, dtype, flops, reference, variant.id, baseline)
+    verdicts = judge(trial.variant, artifact, measurement, baseline, acceptance, flops, reference)
     decision, reason = decide(verdicts)
     return Outcome(
-        variant,
+        trial.variant,
         Status.MEASURED,
         reason,
         decision,
@@ -84,11 +82,10 @@ def measured(
 
 def duplicate(trial: Trial, artifact: Artifact, twin: Outcome) -> Outcome:
     """The generated source is the twin's, so its measurement and verdicts are taken over."""
-    reason = f"same generated source as {twin.variant.label()}, whose measurement this is: {twin.reason}"
     return Outcome(
         trial.variant,
         Status.DUPLICATE,
-        reason,
+        _as_of(twin),
         twin.decision,
         twin.verdicts,
         artifact,
@@ -99,6 +96,15 @@ def duplicate(trial: Trial, artifact: Artifact, twin: Outcome) -> Outcome:
         attempt=trial.attempt,
         deadlines=trial.deadlines,
     )
+
+
+def as_twin(outcome: Outcome, twin: Outcome) -> Outcome:
+    """A duplicate with what was decided of its twin since."""
+    return replace(outcome, verdicts=twin.verdicts, decision=twin.decision, reason=_as_of(twin))
+
+
+def _as_of(twin: Outcome) -> str:
+    return f"same generated source as {twin.variant.label()}, whose measurement this is: {twin.reason}"
 
 
 def without_binary(outcome: Outcome) -> Outcome:

@@ -27,8 +27,9 @@ SECTIONS = (
     *("name", "question", "kernel", "workload", "target", "devices", "base", "sweep", "configs", "strategy", "where"),
     *("measure", "accept", "on"),
 )
-MEASURE = ("warmup", "repeat", "finals", "deadline", "compile_deadline", "memory_gb", "siblings")
-ACCEPT = ("max_abs_error", "mma", "min_speedup", "max_spread", "alone")
+MEASURE = ("warmup", "repeat", "finals", "sessions", "deadline", "compile_deadline", "memory_gb", "siblings")
+ACCEPT = ("max_abs_error", "mma", "min_speedup", "max_spread", "alone", "deterministic", "max_error_ratio")
+FINALS, SESSIONS = 4, 3
 MOE = ("batch_size", "seq_len", "top_k", "hidden_size", "intermediate_size")
 
 
@@ -50,6 +51,7 @@ class SweepSpec:
     where: tuple[str, ...]
     protocol: Protocol
     finals: int
+    sessions: int
     allowance: Allowance
     acceptance: Acceptance
     file: str
@@ -151,6 +153,7 @@ def _facts(spec: SweepSpec) -> dict[str, Any]:
     """All that a layer can change, by the words a person uses for it."""
     accept = {key: getattr(spec.acceptance, key) for key in ACCEPT}
     measure = {"warmup": spec.protocol.warmup, "repeat": spec.protocol.repeat, "finals": spec.finals}
+    measure["sessions"] = spec.sessions
     allowed = spec.allowance
     may_use = {"deadline": allowed.deadline_s, "compile_deadline": allowed.compile_deadline_s, "memory_gb": allowed.memory_gb}
     may_use["siblings"] = allowed.siblings
@@ -201,7 +204,8 @@ class _Reader:
                 warmup=measure["warmup"].integer("warmup", 0) if "warmup" in measure else default.warmup,
                 repeat=measure["repeat"].integer("repeat", 1) if "repeat" in measure else default.repeat,
             ),
-            finals=measure["finals"].integer("finals", 0) if "finals" in measure else 3,
+            finals=measure["finals"].integer("finals", 0) if "finals" in measure else FINALS,
+            sessions=measure["sessions"].integer("sessions", 1) if "sessions" in measure else SESSIONS,
             allowance=self.allowance(measure),
             acceptance=self.acceptance(keys.get("accept", nothing)),
             file=root.source,
@@ -273,13 +277,23 @@ class _Reader:
         return floor, ceiling
 
     def acceptance(self, node: Node) -> Acceptance:
-        default = Acceptance()
-        keys = node.mapping("accept", ACCEPT)
-        error, mma, speedup, spread, alone = (keys.get(key) for key in ACCEPT)
+        default, keys = Acceptance(), node.mapping("accept", ACCEPT)
+
+        def word(key: str) -> str:
+            found: str = keys[key].choice(key, ("required", "none")) if key in keys else getattr(default, key)
+            return found
+
+        def number(key: str, above: bool) -> float:
+            found: float = keys[key].number(key, 0, above=above) if key in keys else getattr(default, key)
+            return found
+
+        informs = "max_abs_error" in keys and keys["max_abs_error"].value is None
         return Acceptance(
-            max_abs_error=error.number("max_abs_error", 0) if error else default.max_abs_error,
-            mma=mma.choice("mma", ("required", "none")) if mma else default.mma,
-            min_speedup=speedup.number("min_speedup", 0, above=True) if speedup else default.min_speedup,
-            max_spread=spread.number("max_spread", 0, above=True) if spread else default.max_spread,
-            alone=alone.choice("alone", ("required", "none")) if alone else default.alone,
+            max_abs_error=None if informs else number("max_abs_error", above=False),
+            mma=word("mma"),
+            min_speedup=number("min_speedup", above=True),
+            max_spread=number("max_spread", above=True),
+            alone=word("alone"),
+            deterministic=word("deterministic"),
+            max_error_ratio=number("max_error_ratio", above=True) if "max_error_ratio" in keys else default.max_error_ratio,
         )

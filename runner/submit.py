@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from runner import stats
 from runner.errors import InfrastructureLost
 from runner.executors.base import Executor
-from runner.gate import DRIFT_LIMIT, Reference, beside, decide, judge_pair
+from runner.finals import known_reference
+from runner.gate import DRIFT_LIMIT, Reference, decide, judge_base, judge_finals, relative, with_verdict
 from runner.interrupt import interrupt
 from runner.pipeline import run
-from runner.records import TIMED, Decision, Outcome, RankedRow
-from runner.settle import without_binary
+from runner.records import TIMED, Decision, Outcome, Paired, RankedRow, Ruling, Status, Verdict
+from runner.settle import as_twin, without_binary
 from runner.sweep import Progress, Result, Sweep
 from runner.targets.base import backend
 from tracking.recorder import Recorder
@@ -80,7 +81,9 @@ def submit(
         try:
             result = run(sweep, executor, emit, watch)
             drifts = _drifts(result)
-            _amend(sweep, recorder, result, drifts, outcomes, runs)
+            before = dict(outcomes)
+            outcomes.update(decided(sweep, result, outcomes))
+            _amend(sweep, recorder, result, drifts, before, outcomes, runs)
         except BaseException as error:
             _close_early(recorder, report(Result(reference=sweep.best), {}))
             if isinstance(error, InfrastructureLost):
@@ -114,7 +117,8 @@ def _close_early(recorder: Recorder, report: Report) -> None:
 
 def taken_over(sweep: Sweep, runs: Mapping[str, str]) -> Report:
     """The report of a sweep whose every variant is known: nothing is started and nothing is written."""
-    return report_of(sweep, sweep.known, runs, Result(reference=sweep.best), {})
+    result = Result(reference=known_reference(sweep))
+    return report_of(sweep, decided(sweep, result, sweep.known), runs, result, {})
 
 
 def report_of(
@@ -126,9 +130,8 @@ def report_of(
     parent: str = "",
 ) -> Report:
     """The ranked table of everything that the sweep's file names, measured now or known from before."""
-    rows = [
-        RankedRow(run_ids[i], o, result.finals.get(i), reused=i in sweep.known) for i, o in outcomes.items() if o.status in TIMED
-    ]
+    finals = _pairs(sweep, result)
+    rows = [RankedRow(run_ids[i], o, finals.get(i), reused=i in sweep.known) for i, o in outcomes.items() if o.status in TIMED]
     others = [(run_ids[i], o) for i, o in outcomes.items() if o.status not in TIMED]
     ranked = sorted(rows, key=lambda row: _place(row, result.reference))
     return Report(sweep, tuple(ranked), tuple(others), drifts, tuple(result.notes), result.interrupted, parent)
@@ -144,23 +147,60 @@ def summary(report: Report) -> str:
     tried = f"{len(report.rows)} timed, {len(report.others)} not"
     row = report.candidate
     if row is None:
-        return f"{tried}; no candidate: nothing passes every rule and is faster than what there is"
+        return f"{tried}; no candidate: nothing that passes every rule beat in pairs what there is"
     return f"{tried}; candidate {row.outcome.variant.label(report.sweep.info.swept) or 'base'}: {row.outcome.reason}"
 
 
-def _place(row: RankedRow, reference: Reference | None) -> tuple[bool, float]:
-    """What to sort by: finalists that beat the reference by their paired speedup, then all others by milliseconds.
+def decided(sweep: Sweep, result: Result, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """What the end of a sweep says of everything that was timed: who won in pairs, who was beaten, who never played in full."""
+    changed = _verdicts_at_end(sweep, result, outcomes)
+    found: dict[str, Outcome] = dict(outcomes)
+    for variant_id, verdict in changed.items():
+        verdicts = with_verdict(outcomes[variant_id].verdicts, verdict)
+        decision, reason = decide(verdicts)
+        if outcomes[variant_id].decision is not Decision.ACCEPTED:
+            found[variant_id] = replace(outcomes[variant_id], verdicts=verdicts, decision=decision, reason=reason)
+    for variant_id, outcome in found.items():
+        twin = found.get(outcome.duplicate_of)
+        if outcome.status is Status.DUPLICATE and twin is not None and outcome.duplicate_of in changed:
+            found[variant_id] = as_twin(outcome, twin)
+    return found
 
-    Medians that were taken minutes apart, on a card that was warmer or cooler meanwhile, put nobody before a speedup that
-    was measured side by side. A finalist that lost has the milliseconds of the reference over its speedup; one that another
-    card measured has those that it counts as beside the reference.
+
+def _verdicts_at_end(sweep: Sweep, result: Result, outcomes: Mapping[str, Outcome]) -> dict[str, Verdict]:
+    """By variant id, of those that only the end of the sweep tells of."""
+    reference, acceptance = result.reference, sweep.info.acceptance
+    if reference is None:
+        return {}
+    unproven = {i: Verdict("faster", Ruling.NOT_APPLICABLE, said) for i, said in result.unproven.items()}
+    paired = judge_finals(_pairs(sweep, result), acceptance, reference.role)
+    found = {i: v for i, v in {**unproven, **paired, **result.refused}.items() if i in outcomes}
+    if reference.role == "base" and not result.interrupted:
+        beaten = any(verdict.ruling is Ruling.PASS for verdict in paired.values())
+        kernels = [o for o in outcomes.values() if o.measurement and reference.is_kernel_of(o.variant, o.artifact)]
+        found |= {o.variant.id: judge_base(beaten, reference.role) for o in kernels}
+    return found
+
+
+def _pairs(sweep: Sweep, result: Result) -> dict[str, Paired]:
+    """Of all that ever played against this reference and were not refused since."""
+    found = {**sweep.pairs, **result.finals}
+    return {i: paired for i, paired in found.items() if i not in result.refused}
+
+
+def _place(row: RankedRow, reference: Reference | None) -> tuple[bool, float]:
+    """What to sort by: finalists that beat the reference by their paired speedup, then all others by what they are of it.
+
+    Nobody goes before a speedup that was measured side by side, call by call. A finalist that lost has its paired speedup too,
+    one that did not play has what its own calls of the baseline say.
     """
     assert row.outcome.measurement is not None
-    if row.paired is None or reference is None:
-        return True, beside(row.outcome.measurement, row.outcome.baseline, reference)
-    if row.paired.speedup > 1:
-        return False, -row.paired.speedup
-    return True, reference.median_ms / row.paired.speedup
+    if row.paired is not None:
+        return row.paired.speedup <= 1, -row.paired.speedup
+    if reference is not None and row.outcome.variant.id == reference.variant_id:
+        return True, -1.0
+    own = row.outcome.measurement.speedup_vs_baseline or 0.0
+    return True, -(relative(row.outcome.measurement, reference) or own)
 
 
 def _amend(
@@ -168,24 +208,19 @@ def _amend(
     recorder: Recorder,
     result: Result,
     drifts: Mapping[tuple[str, int], float],
-    outcomes: dict[str, Outcome],
+    before: Mapping[str, Outcome],
+    outcomes: Mapping[str, Outcome],
     runs: Mapping[str, str],
 ) -> None:
-    """Write what only the end of a sweep tells: paired speedups, the decisions that follow, and drift beyond the limit."""
-    role = result.reference.role if result.reference else "base"
-    for variant_id, outcome in list(outcomes.items()):
+    """Write what only the end of a sweep tells: paired speedups, decisions that are others than `before`, a baseline's drift."""
+    for variant_id, outcome in outcomes.items():
         if outcome.measurement is None:
             continue
         paired = result.finals.get(variant_id)
         drift = None if variant_id in sweep.known else drifts.get(outcome.measurement.device.key)
         if drift is not None and abs(drift) <= DRIFT_LIMIT:
             drift = None
-        if paired is not None:
-            verdict = judge_pair(paired, sweep.info.acceptance, role)
-            verdicts = tuple(verdict if v.rule == "faster" else v for v in outcome.verdicts)
-            decision, reason = decide(verdicts)
-            outcomes[variant_id] = outcome = replace(outcome, verdicts=verdicts, decision=decision, reason=reason)
-        if paired is not None or drift is not None:
+        if paired is not None or drift is not None or outcome != before[variant_id]:
             recorder.amend(outcome, runs.get(variant_id, ""), paired, drift)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from runner.gate import Reference
-from runner.records import Allowance, Artifact, Baseline, Device, Outcome, Paired, Protocol, SweepInfo, Variant
+from runner.records import Allowance, Artifact, Baseline, Device, Outcome, Paired, Protocol, SweepInfo, Variant, Verdict
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,9 @@ class Sweep:
     fetch: Callable[[str], Artifact]  # the artifact of a known variant or of the best, with its blob
     search: tuple[str, ...] = ()
     allowance: Allowance = field(default_factory=Allowance)
+    sessions: int = 3  # fresh processes that the finals are played in
+    pairs: Mapping[str, Paired] = field(default_factory=dict)  # variant id -> with the same reference, in an earlier sweep
+    played: bool = False  # whether any of the known variants was in the finals of an earlier sweep
     attempts: Mapping[str, int] = field(default_factory=dict)  # variant id -> tries of this sweep before it was taken up again
 
 
@@ -45,10 +48,12 @@ class Progress:
 
 @dataclass
 class Result:
-    """What is known only at the end. Baselines are keyed by host and index of their device, finals by variant id."""
+    """What is known only at the end. Baselines are keyed by host and index of their device, all others by variant id."""
 
     baselines: dict[tuple[str, int], Baseline] = field(default_factory=dict)
-    finals: dict[str, Paired] = field(default_factory=dict)
+    finals: dict[str, Paired] = field(default_factory=dict)  # played in full
+    refused: dict[str, Verdict] = field(default_factory=dict)  # in the finals: the rule that was broken there
+    unproven: dict[str, str] = field(default_factory=dict)  # why a contender did not play in full
     reference: Reference | None = None
     interrupted: bool = False
     notes: list[str] = field(default_factory=list)

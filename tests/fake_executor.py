@@ -6,12 +6,15 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from runner.build import BuildJob
 from runner.errors import FailureKind, InfrastructureLost, JobFailed
 from runner.executors.base import Arrived, Done, Job, Left
-from runner.jobs.requests import BaselineJob, BenchJob, PairJob
-from runner.records import Artifact, Check, Device, Measurement, Paired, TargetKind, Variant
+from runner.jobs.requests import BASELINE, BaselineJob, BenchJob, PairJob, ProveJob
+from runner.records import Artifact, Baseline, Check, Device, Measurement, PairSession, Proof, TargetKind, Variant
+
+T = TypeVar("T")
 
 End = float | JobFailed | BaseException
 """How a job ends: in so many milliseconds, in a failure, or with an exception out of `next`."""
@@ -25,6 +28,9 @@ class Fate:
     builds: list[End] = field(default_factory=lambda: [1.0])
     benches: list[End] = field(default_factory=lambda: [1.0])
     others: list[str | None] = field(default_factory=lambda: [""])  # who disturbed each of the benches
+    pairs: list[End] = field(default_factory=list)  # of sessions; without any they go on as the benches do
+    disturbed: list[str | None] = field(default_factory=lambda: [""])  # by whom each of the sessions was
+    proofs: list[End] = field(default_factory=lambda: [1.0])
 
 
 class FakeExecutor:
@@ -44,15 +50,18 @@ class FakeExecutor:
         self.log: list[str] = []
         self.ended: list[str] = []
         self.deadlines: list[float] = []
+        self.jobs: list[Job] = []
         self.room = 1_000  # builds that it takes at a time
         self.come_back = True  # devices that were lost
         self.joins: list[tuple[int, Device]] = []  # devices that come only after so many jobs have ended
+        self.baseline_disturbed = ""  # by whom
         self.closed = False
         self._running: deque[Job] = deque()
         self._sought: deque[Device] = deque()
         self._here: list[Device] = []
         self._dismissed: list[Device] = []
         self._events: deque[Done] = deque()
+        self._baseline_ms: dict[int, float] = {}  # the latest, by the device's index
         self._order = random.Random(seed) if seed is not None else None
 
     def devices(self, kind: TargetKind) -> tuple[Device, ...]:
@@ -71,6 +80,7 @@ class FakeExecutor:
     def submit(self, job: Job, deadline: float) -> None:
         self.log.append(self._describe(job))
         self.deadlines.append(deadline)
+        self.jobs.append(job)
         self._running.append(job)
 
     def builders(self) -> int:
@@ -112,28 +122,41 @@ class FakeExecutor:
         if isinstance(job, BaselineJob):
             ends = self.baselines.setdefault(job.device.index, [1.0])
         elif isinstance(job, PairJob):
-            ends = self.fates[self.name_of(job.candidate)].benches
+            fate = self.fates[self.name_of(job.candidate)]
+            ends = fate.pairs or fate.benches
+        elif isinstance(job, ProveJob):
+            ends = self.fates[self.name_of(job.variant)].proofs
         else:
             fate = self.fates[self.name_of(job.variant)]
             ends = fate.builds if isinstance(job, BuildJob) else fate.benches
-        return ends.pop(0) if len(ends) > 1 else ends[0]
+        return _next(ends)
 
     def _value(self, job: Job, ms: float) -> object:
         if isinstance(job, BuildJob):
             source = self.fates[self.name_of(job.variant)].source
             return Artifact(job.variant.id, source, source_hash=source, blob=source.encode(), compile_seconds=ms)
         if isinstance(job, BenchJob):
-            others = self.fates[self.name_of(job.variant)].others
-            contended = others.pop(0) if len(others) > 1 else others[0]
+            contended = _next(self.fates[self.name_of(job.variant)].others)
             samples, checks = (ms,) * job.protocol.repeat, (Check(1, "as timed", 0.0),)
-            return Measurement(job.device, job.protocol.key, samples, checks, contended=contended)
+            beside = (self._baseline_ms[job.device.index],) * 8
+            key, calls = job.protocol.key, job.protocol.repeat
+            return Measurement(
+                job.device, key, samples, checks, contended=contended, reference_ms=beside, calls=calls, equal=calls
+            )
         if isinstance(job, BaselineJob):
-            return (ms,) * job.protocol.repeat
-        reference = self.fates[self.name_of(job.reference)].benches[-1]
-        assert isinstance(reference, float)
-        speedup, n = reference / ms, job.protocol.repeat
-        ids = job.candidate.id, job.reference.id
-        return Paired(*ids, (ms,) * n, (reference,) * n, speedup, speedup, speedup, 0.95, (Check(1, "as timed", 0.0),))
+            self._baseline_ms[job.device.index] = ms
+            form = f"form {job.device.index}"
+            return Baseline(job.device, "torch.mm", (ms,) * job.protocol.repeat, contended=self.baseline_disturbed, form=form)
+        if isinstance(job, ProveJob):
+            return Proof((Check(1, "in a proof", 0.0),), job.launches, job.launches, seed=7)
+        reference = self._baseline_ms.get(job.device.index, 1.0)
+        if job.reference is not None:
+            end = self.fates[self.name_of(job.reference)].benches[-1]
+            assert isinstance(end, float)
+            reference = end
+        contended = _next(self.fates[self.name_of(job.candidate)].disturbed)
+        n, checks = job.pairs, (Check(1, "as timed", 0.0),)
+        return PairSession((ms,) * n, (reference,) * n, checks, contended, calls=n, equal=n)
 
     def _describe(self, job: Job) -> str:
         if isinstance(job, BuildJob):
@@ -141,5 +164,11 @@ class FakeExecutor:
         if isinstance(job, BaselineJob):
             return f"baseline on {job.device.index}"
         if isinstance(job, PairJob):
-            return f"pair {self.name_of(job.candidate)} with {self.name_of(job.reference)}"
+            return f"pair {self.name_of(job.candidate)} with {self.name_of(job.reference) if job.reference else BASELINE}"
+        if isinstance(job, ProveJob):
+            return f"prove {self.name_of(job.variant)}"
         return f"bench {self.name_of(job.variant)} on {job.device.index}"
+
+
+def _next(ends: list[T]) -> T:
+    return ends.pop(0) if len(ends) > 1 else ends[0]

@@ -10,6 +10,7 @@ from typing import Any
 from runner.records import (
     TIMED,
     Acceptance,
+    Accuracy,
     Artifact,
     Baseline,
     Check,
@@ -19,6 +20,7 @@ from runner.records import (
     Measurement,
     Outcome,
     Paired,
+    PairSession,
     Protocol,
     Ruling,
     Status,
@@ -69,10 +71,17 @@ def artifact(of: Variant, blob: bytes = BLOB, **changes: Any) -> Artifact:
 
 
 def measurement(latency_ms: float = 1.0, device: Device = DEVICE, error: float = 0.0) -> Measurement:
-    """Ten samples whose median is `latency_ms`."""
+    """Ten samples whose median is `latency_ms`, and calls of the baseline between them that took 1.5 ms."""
     samples = tuple(latency_ms * f for f in (0.98, 0.99, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.01, 1.2))
     checks = tuple(Check(seed, when, error) for seed in (0, 1) for when in ("before timing", "after timing"))
     return Measurement(
+        reference_ms=(1.5,) * 8,
+        calls=60,
+        equal=60,
+        accuracy=Accuracy(2.1e-4, 0.001, 4096),
+        baseline_accuracy=Accuracy(2.07e-4, 0.0, 4096),
+        first_call_ms=40.0,
+        settled_call_ms=1.1,
         device=device,
         protocol=Protocol().key,
         samples_ms=samples,
@@ -102,7 +111,7 @@ def outcome(
             "reason": "every rule passed",
             "artifact": artifact(of),
             "measurement": measurement(latency_ms),
-            "baseline": Baseline(DEVICE, "torch.mm", (1.5, 1.5, 1.6)),
+            "baseline": Baseline(DEVICE, "torch.mm", (1.5, 1.5, 1.6), form="plain", forms={"plain": 1.5, "cublaslt": "not here"}),
             "verdicts": (Verdict("correct", Ruling.PASS, "max_abs_error 0 ≤ 0"), Verdict("mma", Ruling.PASS, "1 × tl::mma_sync")),
         }
     elif status is not Status.PRUNED:
@@ -112,19 +121,26 @@ def outcome(
     return Outcome(**{**fields, **changes})
 
 
-def paired(candidate: Outcome, speedup: float = 1.05) -> Paired:
+def session(speedup: float = 1.05, contended: str | None = "") -> PairSession:
+    """Six pairs of exactly that speedup."""
     samples = (1.0, 1.01, 0.99, 1.0, 1.0, 1.02)
-    return Paired(
+    checks = (Check(0, "before timing", 0.0),)
+    return PairSession(samples, tuple(s * speedup for s in samples), checks, contended, calls=6, equal=6)
+
+
+def paired(candidate: Outcome, speedup: float = 1.05, **changes: Any) -> Paired:
+    """Three sessions."""
+    found = Paired(
         candidate_id=candidate.variant.id,
         reference_id="0123456789ab",
-        candidate_ms=samples,
-        reference_ms=tuple(s * speedup for s in samples),
         speedup=speedup,
         low=speedup - 0.01,
         high=speedup + 0.01,
         confidence=0.95,
-        checks=(Check(0, "before timing", 0.0),),
+        tau=0.003,
+        sessions=tuple(session(s) for s in (speedup - 0.004, speedup, speedup + 0.004)),
     )
+    return replace(found, **changes)
 
 
 def sweep(id: str = "ab12cd34", name: str = "interleave", **changes: Any) -> SweepInfo:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from runner.bench import SEEDS, compare
 
 from runner import stats
 from runner.artifacts import cache_in, load_kernel, pack, unpack
-from runner.bench import SEEDS, compare
 from runner.build import BuildJob, build
 from runner.errors import FailureKind, JobFailed
 from runner.jobs.requests import BaselineJob

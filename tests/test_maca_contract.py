@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.bench import measure
 
 from kernels.family import load_family
 from runner.artifacts import load_kernel
-from runner.bench import measure
 from runner.build import BuildJob, build
 from runner.executors.base import build_child, measure_child
 from runner.gate import judge

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from runner import finals
-from runner.errors import FailureKind, InfrastructureLost, JobFailed
+from runner.errors import FailureKind, InfrastructureLost, JobFailed, RequestError
 from runner.executors.base import Executor
 from runner.executors.inline import InlineExecutor
 from runner.gate import Reference
+from runner.jobs.requests import BenchJob, PairJob
 from runner.pipeline import AHEAD, run
 from runner.records import (
     Acceptance,
@@ -30,7 +31,7 @@ from runner.records import (
     Target,
     Variant,
 )
-from runner.submit import report_of
+from runner.submit import decided, report_of
 from runner.sweep import Progress, Result, Sweep
 from runner.targets.base import backend
 from tests import outcomes
@@ -73,6 +74,7 @@ def make_sweep(
         "known": {},
         "protocol": PROTOCOL,
         "finals": 0,
+        "sessions": 1,
         "flops": 1.0,
         "devices": devices,
         "baseline_name": "torch.mm",
@@ -92,6 +94,19 @@ class Ran:
     result: Result = field(default_factory=Result)
     stages: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    decided: dict[str, Outcome] = field(default_factory=dict)  # at the end of the sweep, also what was known before
+
+    def decisions(self) -> dict[str, str]:
+        return {name: outcome.decision.value for name, outcome in self.decided.items()}
+
+    def reasons(self) -> dict[str, str]:
+        return {name: outcome.reason for name, outcome in self.decided.items()}
+
+    def pairs(self) -> list[str]:
+        return [line for line in self.executor.log if line.startswith("pair")]
+
+    def in_pairs(self) -> list[PairJob]:
+        return [job for job in self.executor.jobs if isinstance(job, PairJob)]
 
     def statuses(self) -> dict[str, str]:
         return {name: outcome.status.value for name, outcome in self.outcomes.items()}
@@ -112,11 +127,13 @@ def play(
     joins: tuple[tuple[int, Device], ...] = (),
     come_back: bool = True,
     room: int = 1_000,
+    baseline_disturbed: str = "",
     **changes: Any,
 ) -> Ran:
     """Runs a sweep of the variants that `fates` names, the first of them the base."""
     executor = FakeExecutor(fates, name_of, baselines, seed)
     executor.joins, executor.come_back, executor.room = list(joins), come_back, room
+    executor.baseline_disturbed = baseline_disturbed
     ran = Ran(executor)
 
     def emit(outcome: Outcome) -> None:
@@ -132,6 +149,8 @@ def play(
     variants = tuple(of(name, target) for name in fates)
     sweep = make_sweep(variants, tuple(device(i, target.kind) for i in range(devices)), **changes)
     ran.result = run(sweep, executor, emit, watch)
+    at_end = {**sweep.known, **{o.variant.id: o for o in ran.outcomes.values()}}
+    ran.decided = {name_of(o.variant): o for o in decided(sweep, ran.result, at_end).values()}
     return ran
 
 
@@ -144,7 +163,8 @@ def known(name: str, source: str = "", ms: float = 1.0, **changes: Any) -> Outco
     """An outcome of an earlier sweep."""
     artifact = replace(outcomes.artifact(of(name)), source_hash=source or name, blob=b"")
     baseline = Baseline(device(0), "torch.mm", (1.0,))
-    found = outcomes.outcome(variant=of(name), artifact=artifact, measurement=outcomes.measurement(ms), baseline=baseline)
+    measurement = replace(outcomes.measurement(ms), reference_ms=(1.0,) * 8)
+    found = outcomes.outcome(variant=of(name), artifact=artifact, measurement=measurement, baseline=baseline)
     return replace(found, **changes)
 
 
@@ -213,17 +233,29 @@ class TestReference:
     def test_others_are_compared_with_the_base(self) -> None:
         ran = play(fates(base=2.0, fast=1.0, slow=4.0))
         said = {name: next(v for v in o.verdicts if v.rule == "faster") for name, o in ran.outcomes.items()}
-        assert said["fast"].ruling is Ruling.PASS and "2.0000x the base" in said["fast"].evidence
+        assert said["fast"].ruling is Ruling.NOT_APPLICABLE and "2.0000x the base" in said["fast"].evidence
         assert said["slow"].ruling is Ruling.FAIL and said["base"].ruling is Ruling.NOT_APPLICABLE
+        assert ran.decisions() == {"base": "candidate", "fast": "unproven", "slow": "beaten"}, "nobody played in pairs"
         assert ran.outcomes["base"].is_base and not ran.outcomes["fast"].is_base
         assert ran.result.reference and ran.result.reference.variant_id == of("base").id
 
     def test_or_with_the_best_where_there_is_one(self) -> None:
-        best = Reference("best", "f" * 12, "x=older", 1.5)
+        best = Reference("best", "f" * 12, "x=older", speedup=1 / 1.5)  # 1.5 ms where torch.mm takes 1
         ran = play(fates(base=2.0, fast=1.0), best=best, best_variant=of("older"))
         assert ran.result.reference == best
         assert "1.5000x the best" in ran.outcomes["fast"].reason
-        assert ran.outcomes["base"].decision is Decision.REJECTED
+        assert ran.decisions() == {"base": "beaten", "fast": "unproven"}
+
+    def test_calls_of_the_baseline_are_made_in_the_form_that_was_fastest_on_the_device(self) -> None:
+        ran = play(fates(**{f"v{i}": 1.0 for i in range(4)}), devices=2, finals=1)
+        jobs = [job for job in ran.executor.jobs if isinstance(job, (BenchJob, PairJob))]
+        assert {job.form for job in jobs} == {"form 0", "form 1"}
+        assert all(job.form == f"form {job.device.index}" for job in jobs)
+
+    def test_a_baseline_that_was_disturbed_is_told(self) -> None:
+        ran = play(fates(base=1.0), baseline_disturbed="python3 (pid 7) at 59 %")
+        assert ran.result.baselines["node", 0].contended == "python3 (pid 7) at 59 %"
+        assert any("torch.mm on NVIDIA H200 0 on node was disturbed: python3" in note for note in ran.result.notes)
 
     @pytest.mark.parametrize(
         "fate, status",
@@ -266,7 +298,16 @@ class TestFailures:
         ran = play({**fates(base=1.0), "a": Fate("a", benches=[LOST, 1.0])})
         assert ran.built().count("a") == 1 and ran.timed().count("a") == 2
 
-    @pytest.mark.parametrize("kind", [k for k in FailureKind if k is not FailureKind.LOST])
+    @pytest.mark.parametrize("job", ["baseline", "bench", "proof", "pair"])
+    def test_inputs_that_prove_nothing_are_no_variants_fault_and_end_the_sweep(self, job: str) -> None:
+        unsound = JobFailed(FailureKind.UNSOUND, "the baseline of gemm gives NaN for seed 7")
+        fate = Fate("a", benches=[unsound] if job == "bench" else [1.0], proofs=[unsound] if job == "proof" else [1.0])
+        fate.pairs = [unsound] if job == "pair" else []
+        with pytest.raises(RequestError, match="the baseline of gemm gives NaN") as raised:
+            play({**fates(base=2.0), "a": fate}, finals=1, baselines={0: [unsound]} if job == "baseline" else None)
+        assert raised.value.exit_code == 2
+
+    @pytest.mark.parametrize("kind", [k for k in FailureKind if k not in (FailureKind.LOST, FailureKind.UNSOUND)])
     def test_a_kernels_own_failure_is_never_tried_again(self, kind: FailureKind) -> None:
         ran = play({**fates(base=1.0), "a": Fate("a", benches=[JobFailed(kind, "why", "printed")])})
         assert ran.timed().count("a") == 1
@@ -298,10 +339,10 @@ class TestCards:
         """The second card is half as fast at everything: what takes 2 ms there is as fast as 1 ms on the first."""
         on = {f"v{i}": Fate(f"v{i}") for i in range(6)}
         ran = play(on, devices=2, baselines={0: [1.0], 1: [2.0]}, allowance=Allowance(siblings=9.0))
-        reference = ran.result.reference
-        assert reference and reference.baseline and reference.baseline.device.index == 0
+        base = ran.outcomes["v0"].measurement
+        assert base and base.device.index == 0
         elsewhere = [o for o in ran.outcomes.values() if o.measurement and o.measurement.device.index == 1]
-        assert elsewhere and all("2.0000x the base" in o.reason and "counts as 0.5" in o.reason for o in elsewhere)
+        assert elsewhere and all("2.0000x the base" in o.reason for o in elsewhere)
         rows = report_of(make_sweep(tuple(of(n) for n in on), (device(0),)), {o.variant.id: o for o in ran.outcomes.values()},
                          {o.variant.id: "r" for o in ran.outcomes.values()}, ran.result, {}).rows  # fmt: skip
         assert {r.outcome.variant.id for r in rows[: len(elsewhere)]} == {o.variant.id for o in elsewhere}
@@ -359,7 +400,7 @@ class TestCards:
 class TestDuplicates:
     @pytest.mark.parametrize("seed", range(8))
     def test_take_their_twins_measurement(self, seed: int) -> None:
-        ran = play({**fates(base=2.0), "a": Fate("same"), "b": Fate("same"), "c": Fate("same")}, seed=seed)
+        ran = play({**fates(base=2.0), "a": Fate("same"), "b": Fate("same"), "c": Fate("same")}, seed=seed, finals=1)
         twins = {name: ran.outcomes[name] for name in "abc"}
         (first,) = [o for o in twins.values() if o.status is Status.MEASURED]
         others = [o for o in twins.values() if o.status is Status.DUPLICATE]
@@ -369,6 +410,8 @@ class TestDuplicates:
             assert outcome.measurement == first.measurement and outcome.decision is first.decision
             assert outcome.artifact and outcome.artifact.variant_id == outcome.variant.id
             assert name_of(first.variant) in outcome.reason
+        assert ran.decisions() == {"base": "beaten", "a": "candidate", "b": "candidate", "c": "candidate"}
+        assert all("paired speedup over the base 2.0000" in ran.reasons()[name] for name in "abc")
 
     @pytest.mark.parametrize("seed", range(8))
     def test_of_the_base_wait_for_the_base(self, seed: int) -> None:
@@ -405,7 +448,8 @@ class TestDuplicates:
         assert ran.statuses() == {"base": "duplicate", "fast": "measured"}
         assert ran.result.reference and ran.result.reference.variant_id == of("base").id
         assert "2.0000x the base" in ran.outcomes["fast"].reason
-        assert "pair fast with base" in ran.executor.log  # with the artifact that was built here
+        assert ran.pairs() == ["pair fast with base"]  # with the artifact that was built here; nobody plays against itself
+        assert ran.decisions() == {"base": "beaten", "earlier": "beaten", "fast": "candidate"}
 
 
 class TestKnown:
@@ -417,7 +461,28 @@ class TestKnown:
 
     def test_alone_starts_nothing(self) -> None:
         earlier = {o.variant.id: o for o in (known("base"), known("a"))}
-        assert play(fates(base=2.0, a=1.0), known=earlier, finals=3).executor.log == []
+        assert play(fates(base=2.0, a=1.0), known=earlier, finals=3, played=True).executor.log == []
+        assert play(fates(base=2.0, a=1.0), known=earlier, finals=0).executor.log == []
+
+    def test_alone_plays_the_finals_that_an_interrupt_kept_from_being_played(self) -> None:
+        earlier = {o.variant.id: o for o in (known("base"), known("a", ms=0.5))}
+        fetched: list[str] = []
+
+        def fetch(variant_id: str) -> Artifact:
+            fetched.append(variant_id)
+            return replace(outcomes.artifact(of("a")), blob=b"binary")
+
+        ran = play(fates(base=2.0, a=1.0), known=earlier, finals=1, sessions=3, fetch=fetch)
+        assert ran.executor.log[0] == "baseline on 0" and ran.timed() == ran.built() == []
+        assert ran.pairs() == ["pair a with base"] * 3 and ran.decisions() == {"base": "beaten", "a": "candidate"}
+        assert sorted(fetched) == sorted([of("a").id, of("base").id]), "each once, however many sessions there are"
+
+    def test_pairs_with_the_same_reference_hold(self) -> None:
+        """Nothing is started, and who won is a candidate still."""
+        earlier = {o.variant.id: o for o in (known("base"), known("a"), known("b"))}
+        pairs = {of("a").id: outcomes.paired(earlier[of("a").id], 1.5), of("b").id: outcomes.paired(earlier[of("b").id], 1.2)}
+        ran = play(fates(base=2.0, a=1.0, b=1.5), known=earlier, finals=3, played=True, pairs=pairs)
+        assert ran.executor.log == [] and ran.decisions() == {"base": "beaten", "a": "candidate", "b": "beaten"}
 
     def test_a_known_failure_stays_one(self) -> None:
         failed = replace(outcomes.outcome(Status.CRASH), variant=of("a"))
@@ -427,23 +492,72 @@ class TestKnown:
 
 class TestFinals:
     TIMES: Mapping[str, float] = {"base": 4.0, "a": 1.0, "b": 2.0, "c": 3.0, "slow": 5.0}
-
-    def pairs(self, ran: Ran) -> list[str]:
-        return [line for line in ran.executor.log if line.startswith("pair")]
+    MANY: Mapping[str, float] = {f"v{i}": 1.0 + i / 100 for i in range(20)}
 
     def test_pair_the_best_few_with_the_base(self) -> None:
-        ran = play(fates(**self.TIMES), finals=2)
-        assert self.pairs(ran) == ["pair a with base", "pair b with base"]
-        assert {name: ran.result.finals[of(name).id].speedup for name in "ab"} == {"a": 4.0, "b": 2.0}
-        assert ran.executor.log[-3] == "baseline on 0"  # the sweep's last word on drift comes before
+        ran = play(fates(**self.TIMES), finals=3)
+        assert ran.pairs() == ["pair a with base", "pair b with base", "pair c with base"]
+        assert {name: ran.result.finals[of(name).id].speedup for name in "ab"} == pytest.approx({"a": 4.0, "b": 2.0})
+        proofs = [line for line in ran.executor.log if line.startswith("prove")]
+        assert proofs == ["prove a", "prove b", "prove c"]
+        again = len(ran.executor.log) - 1 - ran.executor.log[::-1].index("baseline on 0")
+        assert again < ran.executor.log.index("prove a"), "the sweep's last word on drift comes before"
 
-    def test_only_what_passes_every_rule_plays(self) -> None:
-        assert self.pairs(play(fates(base=4.0, slow=5.0), finals=3)) == []
+    def test_the_winner_is_the_candidate_and_who_was_beaten_is_told_by_how_much(self) -> None:
+        ran = play(fates(**self.TIMES), finals=3)
+        assert ran.decisions() == {"base": "beaten", "a": "candidate", "b": "beaten", "c": "beaten", "slow": "beaten"}
+        assert ran.reasons()["b"].startswith("2.0000x the base, 0.5000x the winner")
+        assert "0.8000x the base by its calls of torch.mm" in ran.reasons()["slow"]
+
+    def test_only_what_passes_every_rule_plays_and_nothing_that_is_slower_for_sure(self) -> None:
+        assert play(fates(base=4.0, slow=5.0), finals=3).pairs() == []
+        ran = play({**fates(base=4.0), "a": Fate("a", others=["python3"])}, finals=3, acceptance=Acceptance(mma="none"))
+        assert ran.pairs() == [] and ran.decisions() == {"base": "candidate", "a": "rejected"}
+
+    def test_what_is_slower_by_less_than_the_margin_plays(self) -> None:
+        """Its own calls of the baseline are no proof: here the pairs say that it is the faster one."""
+        ran = play({**fates(base=1.0), "a": Fate("a", benches=[1.01], pairs=[0.9])}, finals=1)
+        assert "0.9901x the base" in ran.outcomes["a"].reason
+        assert ran.decisions() == {"base": "beaten", "a": "candidate"}
 
     def test_take_enough_pairs_for_an_interval(self) -> None:
         ran = play(fates(base=2.0, a=1.0), finals=1)
         (paired,) = ran.result.finals.values()
         assert len(paired.candidate_ms) == finals.MIN_PAIRS > PROTOCOL.repeat
+
+    def test_a_sessions_finalists_share_a_process_and_each_session_has_one_of_its_own(self) -> None:
+        ran = play(fates(**self.TIMES), finals=3, sessions=3)
+        order = [(name_of(job.candidate), job.session) for job in ran.in_pairs()]
+        assert [name for name, _ in order] == ["a", "b", "c"] * 3
+        processes = [order[i][1] for i in range(9)]
+        assert processes[0:3] == [processes[0]] * 3 and processes[3:6] == [processes[3]] * 3
+        assert len(set(processes)) == 3 and "" not in processes
+        found = ran.result.finals[of("a").id]
+        assert len(found.sessions) == 3 and found.tau is not None
+
+    def test_a_first_round_of_few_pairs_says_who_plays_in_full(self) -> None:
+        played = fates(base=2.0, **self.MANY)
+        played["v15"].pairs = [0.5]  # by its own calls sixteenth of twenty, and the fastest of all in pairs
+        ran = play(played, finals=4, sessions=2)
+        jobs = ran.in_pairs()
+        first, full = jobs[:16], jobs[16:]
+        assert {job.pairs for job in first} == {10} and len({job.session for job in first}) == 1
+        assert [name_of(job.candidate) for job in first] == [f"v{i}" for i in range(16)]
+        assert [name_of(job.candidate) for job in full] == ["v15", "v0", "v1", "v2"] * 2
+        assert {job.pairs for job in full} == {20} and len({job.session for job in full}) == 2
+        assert ran.decisions()["v15"] == "candidate" and ran.decisions()["v0"] == "beaten"
+
+    def test_who_never_played_in_full_is_unproven_with_the_reason(self) -> None:
+        ran = play(fates(base=2.0, **self.MANY), finals=4)
+        assert ran.decisions()["v5"] == ran.decisions()["v19"] == "unproven"
+        assert "1.9048x the base in 10 pairs, place 6 of 16" in ran.reasons()["v5"]
+        assert "by its calls of torch.mm" in ran.reasons()["v19"]
+
+    def test_no_more_artifacts_are_kept_than_may_play(self) -> None:
+        contenders = finals.Contenders(make_sweep((of("base"),), (device(0),), finals=2))
+        for i in range(50):
+            contenders.add(replace(known(f"v{i}", ms=1.0 + i / 100), decision=Decision.UNPROVEN))
+        assert len(contenders._best) == 4 * 2 + 1
 
     def test_pair_with_the_best_where_there_is_one(self) -> None:
         fetched: list[str] = []
@@ -452,42 +566,91 @@ class TestFinals:
             fetched.append(variant_id)
             return replace(outcomes.artifact(of("older")), blob=b"older")
 
-        best = Reference("best", of("older").id, "x=older", 4.5)
-        played = {**fates(base=4.0, a=1.0), "older": Fate("older", benches=[4.5])}
+        best = Reference("best", of("older").id, "x=older", speedup=1 / 4.5)
+        played = {**fates(base=4.7, a=1.0), "older": Fate("older", benches=[4.5])}
         ran = play(
             played,
             pruned={},
-            known={of("older").id: known("older", ms=4.5)},
+            known={of("older").id: known("older", ms=4.5, decision=Decision.ACCEPTED)},
             best=best,
             best_variant=of("older"),
             fetch=fetch,
             finals=1,
         )
-        assert self.pairs(ran) == ["pair a with older"] and fetched == [of("older").id]
+        assert ran.pairs() == ["pair a with older"] and fetched == [of("older").id]
+        assert ran.decisions() == {"base": "beaten", "a": "candidate", "older": "accepted"}
 
-    def test_a_final_that_fails_is_told_and_the_others_go_on(self) -> None:
-        played = {**fates(base=4.0, b=2.0), "a": Fate("a", benches=[1.0, CRASH])}
-        ran = play(played, finals=2)
-        assert list(ran.result.finals) == [of("b").id]
-        assert any("SIGSEGV" in note for note in ran.result.notes)
+    @pytest.mark.parametrize(
+        "kind, rule", [(FailureKind.WRONG_RESULT, "correct"), (FailureKind.SIDE_EFFECT, "pure"), (FailureKind.CRASH, "correct")]
+    )
+    def test_one_that_fails_its_proof_is_refused_and_the_next_takes_its_place(self, kind: FailureKind, rule: str) -> None:
+        bad = Fate("a", proofs=[JobFailed(kind, "one-hot rows, seed 7: off by 3 at [0, 1]")])
+        ran = play({**fates(base=4.0, b=2.0, c=3.0), "a": bad}, finals=2, sessions=2)
+        assert ran.pairs()[3:] == ["pair b with base", "pair c with base"] * 2
+        refused = ran.decided["a"]
+        assert (refused.status, refused.decision) == (Status.MEASURED, Decision.REJECTED)
+        verdict = next(v for v in refused.verdicts if v.rule == rule)
+        assert verdict.ruling is Ruling.FAIL and "one-hot rows, seed 7: off by 3 at [0, 1]" in verdict.evidence
+        assert refused.reason.startswith(f"{rule}: in the finals: ")
+        assert ran.decisions()["b"] == "candidate"
 
-    def test_who_won_side_by_side_goes_before_all_medians(self) -> None:
-        """A median that a cooler card gave to one that was not paired must not make it the candidate."""
+    def test_one_that_crashes_in_pairs_is_refused_and_the_next_plays_every_session(self) -> None:
+        played = {**fates(base=4.0, b=2.0, c=3.0), "a": Fate("a", pairs=[1.0, 1.0, CRASH])}
+        ran = play(played, finals=2, sessions=2)
+        assert ran.decisions() == {"base": "beaten", "a": "rejected", "b": "candidate", "c": "beaten"}
+        assert "SIGSEGV" in ran.reasons()["a"] and of("a").id not in ran.result.finals
+        assert len(ran.result.finals[of("c").id].sessions) == 2
+        assert ran.pairs()[-2:] == ["pair c with base"] * 2
+
+    def test_a_disturbed_session_is_repeated_once(self) -> None:
+        fate = Fate("a", benches=[1.0], disturbed=["python3 (pid 7)", "", ""])
+        ran = play({**fates(base=4.0), "a": fate}, finals=1, sessions=2, acceptance=Acceptance(mma="none"))
+        found = ran.result.finals[of("a").id]
+        assert len(ran.pairs()) == 3 and len(found.sessions) == 2 and found.contended == ""
+        assert ran.decisions()["a"] == "candidate"
+
+    def test_and_who_is_disturbed_twice_in_it_is_refused(self) -> None:
+        fate = Fate("a", disturbed=["python3 (pid 7)"])
+        ran = play({**fates(base=4.0, b=2.0), "a": fate}, finals=1, acceptance=Acceptance(mma="none"))
+        assert ran.decisions() == {"base": "beaten", "a": "rejected", "b": "candidate"}
+        assert ran.reasons()["a"] == "alone: in the finals: disturbed twice in one session: python3 (pid 7)"
+
+    def test_where_quiet_is_not_asked_for_it_is_told_and_not_repeated(self) -> None:
+        ran = play({**fates(base=4.0), "a": Fate("a", disturbed=["python3 (pid 7)"])}, finals=1)
+        assert len(ran.pairs()) == 1 and ran.result.finals[of("a").id].contended == "python3 (pid 7)"
+
+    def test_what_is_lost_twice_is_not_held_against_it(self) -> None:
+        ran = play({**fates(base=4.0, b=2.0), "a": Fate("a", pairs=[LOST])}, finals=1)
+        assert ran.decisions() == {"base": "beaten", "a": "unproven", "b": "candidate"}
+        assert "lost twice in the finals: the node went away" in ran.reasons()["a"]
+
+    def test_it_is_said_where_nobody_is_left(self) -> None:
+        ran = play({**fates(base=4.0), "a": Fate("a", proofs=[CRASH])}, finals=2)
+        assert ran.decisions() == {"base": "candidate", "a": "rejected"}
+        assert any("no contender was left in the finals: none of 1" in note for note in ran.result.notes)
+
+    def test_duplicates_of_one_that_is_refused_are_refused(self) -> None:
+        twins = {"a": Fate("same", proofs=[CRASH]), "b": Fate("same", proofs=[CRASH])}
+        ran = play({**fates(base=4.0), **twins}, finals=2)
+        assert ran.decisions() == {"base": "candidate", "a": "rejected", "b": "rejected"}
+
+    def test_who_won_side_by_side_goes_before_what_was_measured_alone(self) -> None:
+        """A ratio that a lucky process gave to one that was not paired must not make it the candidate."""
         played = {**fates(base=4.0, a=1.0, b=1.5, c=2.0), "lost": Fate("lost", benches=[1.2])}
-        ran = play(played, finals=2)
+        ran = play(played, finals=0)
         paired = {
             of("b").id: outcomes.paired(ran.outcomes["b"], 1.02),
             of("lost").id: outcomes.paired(ran.outcomes["lost"], 0.98),
         }
         result = replace(ran.result, finals=paired)
         sweep = make_sweep(tuple(map(of, played)), (device(0),))
-        found = {o.variant.id: o for o in ran.outcomes.values()}
+        found = decided(sweep, result, {o.variant.id: o for o in ran.outcomes.values()})
         report = report_of(sweep, found, dict.fromkeys(found, "run"), result, {})
         assert [name_of(row.outcome.variant) for row in report.rows] == ["b", "a", "c", "base", "lost"]
         assert report.candidate is report.rows[0]
 
     def test_none_are_asked_for(self) -> None:
-        assert self.pairs(play(fates(**self.TIMES), finals=0)) == []
+        assert play(fates(**self.TIMES), finals=0).pairs() == []
 
 
 class TestInterrupt:
@@ -530,7 +693,7 @@ def test_a_real_sweep_with_every_sort_of_kernel() -> None:
         ("CRASHES", 1): "crash",
         ("DOES_NOT_COMPILE", 1): "compile_error",
     }
-    right = found["RIGHT", 1]
+    right = decided(sweep, result, {o.variant.id: o for o in settled})[found["RIGHT", 1].variant.id]
     assert right.decision is Decision.CANDIDATE, right.reason
     assert right.artifact and "negate" in right.artifact.source and right.artifact.compile_seconds > 0
     assert found["RIGHT", 2].duplicate_of == right.variant.id

@@ -12,20 +12,25 @@ import pytest
 from runner.records import (
     TIMED,
     Acceptance,
+    Accuracy,
     Baseline,
     Check,
     Decision,
     Failure,
     Limits,
+    Proof,
     Protocol,
     RankedRow,
     Ruling,
     Status,
     Target,
+    Try,
     Verdict,
     Workload,
     outcome_from_dict,
+    paired_from_dict,
     to_dict,
+    try_from_dict,
     variant_from_dict,
 )
 from tests import outcomes
@@ -47,8 +52,12 @@ def every_record() -> list[Any]:
         outcomes.artifact(outcomes.variant()),
         outcomes.measurement(),
         Check(1, "as timed", 0.5),
+        Accuracy(1e-4, 0.01, 64),
         Baseline(outcomes.DEVICE, "torch.mm", (1.0,), (1.1,)),
+        outcomes.session(),
         outcomes.paired(measured),
+        Proof((Check(7, "in a proof", 0.0, "integers"),), 1000, 1000, 7),
+        Try("0123456789ab", "v2/w10/r50", "NVIDIA H200", "faster", "2026-01-02T03:04:05+00:00", (outcomes.session(),)),
         Verdict("mma", Ruling.NOT_APPLICABLE, "no such thing"),
         Failure("why", "what it printed"),
         outcomes.sweep(),
@@ -85,6 +94,23 @@ def test_what_was_written_before_these_were_recorded_still_loads() -> None:
     loaded = outcome_from_dict(data, blob=outcomes.BLOB)
     assert loaded == outcomes.outcome() and loaded.measurement
     assert loaded.measurement.contended is None, "nobody looked, which is not the same as nobody there"
+
+
+def test_pairs_and_tries_survive_json() -> None:
+    paired = outcomes.paired(outcomes.outcome())
+    assert paired_from_dict(json.loads(json.dumps(to_dict(paired)))) == paired
+    tried = Try("0123456789ab", "v2/w10/r50", "NVIDIA H200", "faster", "2026-01-02T03:04:05+00:00", paired.sessions)
+    assert try_from_dict(json.loads(json.dumps(to_dict(tried)))) == tried
+
+
+def test_pairs_of_protocol_version_1_still_load() -> None:
+    """They had one process, whose samples lay in the record itself."""
+    old = {"candidate_id": "a", "reference_id": "b", "candidate_ms": [1.0, 1.1], "reference_ms": [2.0, 2.2], "speedup": 2.0}
+    old |= {"low": 1.9, "high": 2.1, "confidence": 0.95, "checks": [{"seed": 1, "when": "as timed", "max_abs_error": 0.5}]}
+    loaded = paired_from_dict({**old, "contended": "python3"})
+    assert (loaded.candidate_ms, loaded.reference_ms, loaded.contended) == ((1.0, 1.1), (2.0, 2.2), "python3")
+    assert (loaded.speedup, loaded.low, loaded.high, loaded.tau) == (2.0, 1.9, 2.1, None)
+    assert loaded.checks == (Check(1, "as timed", 0.5),)
 
 
 def test_a_failure_after_the_build_keeps_its_artifact_in_json() -> None:
@@ -130,7 +156,7 @@ def test_a_variants_id_is_stable_across_processes_and_key_order() -> None:
     assert variant.id == shuffled.id == again.id
     assert len(variant.id) == 12 and int(variant.id, 16) >= 0
     # Written down: runs recorded by earlier versions are found by it.
-    assert variant.id == "9e6b5eefc76d"
+    assert replace(variant, protocol="v1/w10/r50").id == "9e6b5eefc76d"
 
 
 CHANGED: dict[str, dict[str, Any]] = {
@@ -170,4 +196,4 @@ def test_names_that_people_search_by() -> None:
     assert Workload("gemm", {"M": 512, "N": 256, "K": 128}, "float16").name == "gemm 512x256x128 float16"
     assert str(Target("cuda", "sm_90a")) == "cuda sm_90a"
     assert str(Target("cpu", "native")) == "cpu"
-    assert Protocol(2, 10).key == "v1/w2/r10"
+    assert Protocol(2, 10).key == "v2/w2/r10"

@@ -84,7 +84,7 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert spec.sweep == {"block_M": (64, 128), "b_interleave": (1, 2)}
     assert spec.swept == ("block_M", "b_interleave")
     assert spec.where == ("block_K % b_interleave == 0",)
-    assert (spec.protocol, spec.finals) == (Protocol(1, 5), 3)
+    assert (spec.protocol, spec.finals, spec.sessions) == (Protocol(1, 5), 4, 3)
     assert spec.acceptance == Acceptance(max_abs_error=0.5)
     assert spec.text == GOOD
     assert (spec.notes, spec.workload.origin) == ((), "")
@@ -93,9 +93,17 @@ def test_a_good_file(tmp_path: Path) -> None:
 
 def test_a_minimal_file_has_defaults(tmp_path: Path) -> None:
     spec = read(tmp_path, "name: one\nkernel: gemm\nworkload: {M: 1, N: 1, K: 1, dtype: float32}\n")
-    assert (spec.kind, spec.strategy, spec.sweep, spec.where, spec.finals) == ("cuda", "grid", {}, (), 3)
+    assert (spec.kind, spec.strategy, spec.sweep, spec.where, spec.finals, spec.sessions) == ("cuda", "grid", {}, (), 4, 3)
     assert (spec.protocol, spec.acceptance, spec.allowance) == (Protocol(), Acceptance(), Allowance())
     assert spec.base["threads"] == 256
+
+
+def test_what_the_finals_and_the_gate_may_be_asked(tmp_path: Path) -> None:
+    text = edited("accept: {max_abs_error: 0.5}", "accept: {max_abs_error: null, deterministic: none, max_error_ratio: 2}")
+    spec = read(tmp_path, text, "measure.sessions=5")
+    assert spec.acceptance == Acceptance(max_abs_error=None, deterministic="none", max_error_ratio=2.0)
+    assert spec.sessions == 5 and "--set: sessions 3 -> 5" in spec.notes
+    assert spec.protocol == read(tmp_path, text).protocol, "how many sessions there are is no part of a variant's identity"
 
 
 def test_what_a_job_may_use(tmp_path: Path) -> None:
@@ -117,6 +125,9 @@ BAD = [
     ("kernel: gemm\n", "", 1, "kernel is missing: write 'kernel: gemm'"),
     ("target: cuda", "target: cudda", 5, "no target 'cudda': did you mean 'cuda'?"),
     ("target: cuda", "target: auto/sm_90a", 5, "write it as cuda/sm_90a"),
+    ("max_abs_error: 0.5", "deterministic: maybe", 17, "deterministic cannot be maybe: choose from: none, required"),
+    ("max_abs_error: 0.5", "max_error_ratio: 0", 17, "max_error_ratio takes a number above 0, not 0"),
+    ("repeat: 5", "repeat: 5, sessions: 0", 16, "sessions takes an integer of at least 1, not 0"),
     ("M: 1024", "m: 1024", 4, "unknown key 'm' in workload: "),
     ("M: 1024", "M: 0", 4, "M takes an integer of at least 1, not 0"),
     ("M: 1024", "M: -1", 4, "M takes an integer of at least 1, not -1"),

@@ -99,3 +99,97 @@ def test_swapping_the_two_inverts_an_odd_number_of_ratios(samples: list[float]) 
 def test_unequal_pairs_are_refused(candidate: list[float], reference: list[float]) -> None:
     with pytest.raises(ValueError, match="differ in length"):
         stats.paired_speedup(candidate, reference)
+
+
+# Two-sided quantiles of Student's t by the tables; the last two by integrating the density numerically.
+@pytest.mark.parametrize(
+    "confidence, degrees, expected",
+    [
+        (0.95, 1, 12.706),
+        (0.95, 2, 4.303),
+        (0.95, 3, 3.182),
+        (0.95, 4, 2.776),
+        (0.95, 9, 2.262),
+        (0.95, 30, 2.042),
+        (0.95, 100, 1.984),
+        (0.99, 4, 4.604),
+        (0.998, 2, 22.327),
+        (0.80, 5, 1.476),
+        (0.975, 9, 2.685),
+        (0.9998, 4, 13.034),
+    ],
+)
+def test_t_quantiles_are_those_of_the_tables(confidence: float, degrees: int, expected: float) -> None:
+    assert stats.t_quantile(confidence, degrees) == pytest.approx(expected, abs=6e-4)
+
+
+@pytest.mark.parametrize("confidence, degrees", [(0.95, 0), (1.0, 4), (0.0, 4)])
+def test_there_is_no_t_quantile_of_nothing(confidence: float, degrees: int) -> None:
+    with pytest.raises(ValueError, match="no quantile"):
+        stats.t_quantile(confidence, degrees)
+
+
+def noise(source: random.Random, pairs: int, offset: float, spread: float = 0.003) -> tuple[list[float], list[float]]:
+    """A session of one kernel against itself whose process favours one side by `offset`."""
+    return [1.0] * pairs, [math.exp(source.gauss(offset, spread)) for _ in range(pairs)]
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.001, 0.003, 0.01], ids=lambda tau: f"tau {tau:.1%}")
+@pytest.mark.parametrize("sessions", [3, 5])
+def test_processes_that_differ_fool_no_interval_over_several(sessions: int, tau: float) -> None:
+    """A kernel against itself, in processes that each favour one side a little: false positives stay below the nominal 2.5 %."""
+    source, trials = random.Random(11), 3000
+    found = [stats.over_sessions([noise(source, 20, source.gauss(0, tau)) for _ in range(sessions)]) for _ in range(trials)]
+    limit = 0.025 + 3 * math.sqrt(0.025 * 0.975 / trials)
+    assert sum(f.low > 1 for f in found) / trials < limit
+    assert sum(f.high < 1 for f in found) / trials < limit
+    assert sum(f.low <= 1 <= f.high for f in found) / trials < 0.97, "an interval that covers everything promises nothing"
+
+
+@pytest.mark.parametrize("pairs", [20, 200])
+def test_where_the_interval_of_one_process_is_fooled_by_them(pairs: int) -> None:
+    """Why there are several: with an offset as large as the noise of a pair, every third kernel is faster than itself."""
+    source, trials = random.Random(12), 600
+    found = [stats.over_sessions([noise(source, pairs, source.gauss(0, 0.003))]) for _ in range(trials)]
+    assert sum(f.low > 1 for f in found) / trials > 0.2
+    assert all(f.tau is None for f in found)
+
+
+def test_one_session_has_the_interval_of_its_pairs() -> None:
+    session = noise(random.Random(1), 50, 0.01)
+    assert stats.over_sessions([session]) == (*stats.paired_speedup(*session), None)
+
+
+def test_several_sessions_by_hand() -> None:
+    """Median ratios of 1.01, 1.02 and 1.03 exactly: the mean of the logs, and t with two degrees of freedom around it."""
+    found = stats.over_sessions([([1.0] * 8, [ratio] * 8) for ratio in (1.01, 1.02, 1.03)])
+    logs = [math.log(ratio) for ratio in (1.01, 1.02, 1.03)]
+    half = 4.30265 * statistics.stdev(logs) / math.sqrt(3)
+    assert found.speedup == pytest.approx(math.exp(statistics.fmean(logs)))
+    assert (found.low, found.high) == pytest.approx((found.speedup * math.exp(-half), found.speedup * math.exp(half)), rel=1e-6)
+    assert found.tau == pytest.approx(statistics.stdev(logs), rel=1e-4), "pairs without noise explain nothing of it"
+
+
+def test_tau_is_how_much_processes_differ_beyond_their_noise() -> None:
+    source = random.Random(5)
+    same = stats.over_sessions([noise(source, 50, 0.0, spread=0.02) for _ in range(200)])
+    apart = stats.over_sessions([noise(source, 50, source.gauss(0, 0.02), spread=0.02) for _ in range(200)])
+    assert same.tau is not None and same.tau < 0.002
+    assert apart.tau == pytest.approx(0.02, rel=0.15)
+
+
+def test_more_confidence_is_a_wider_interval() -> None:
+    sessions = [noise(random.Random(seed), 50, 0.001 * seed) for seed in range(5)]
+    narrow, wide = stats.over_sessions(sessions), stats.over_sessions(sessions, 0.975)
+    assert wide.low < narrow.low < narrow.speedup == wide.speedup < narrow.high < wide.high
+
+
+def test_no_sessions_are_refused() -> None:
+    with pytest.raises(ValueError, match="no sessions"):
+        stats.over_sessions([])
+
+
+def test_what_could_have_been_seen_is_what_just_leaves_1_out() -> None:
+    gain = stats.half_width(0.998, 1.002)
+    assert gain == pytest.approx(0.002, rel=0.01)
+    assert (1 + gain) * 0.998 / math.sqrt(0.998 * 1.002) == pytest.approx(1.0), "the low end of an interval around that gain"

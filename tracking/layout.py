@@ -37,6 +37,7 @@ STANDING = "standing"  # of a sweep that runs, as JSON
 
 COUNT_PREFIX = "variants_"  # parent's metrics: variants_measured, variants_hang …
 COUNT_REUSED = "reused_variants"
+PAIRED = "paired_speedup"  # a variant's metric, where it was measured in pairs
 BEST_LATENCY = "best_latency_ms_median"
 BEST_SPEEDUP = "best_speedup_vs_baseline"
 

@@ -49,7 +49,7 @@ class Count:
             return
         device = outcome.measurement.device
         self._devices[f"{device.host} {device.index}".strip()] += 1
-        if outcome.decision in (Decision.CANDIDATE, Decision.ACCEPTED):
+        if outcome.decision is not Decision.REJECTED:
             found = median(outcome.measurement.samples_ms), outcome.variant.label(self._swept) or "base"
             self._best = min(found, self._best or found)
 

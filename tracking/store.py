@@ -339,7 +339,8 @@ class Store:
         return run
 
     def _stored(self, run: Run) -> Stored:
-        return stored(run, json.loads(self._download(run, layout.OUTCOME_JSON)))
+        paired = json.loads(self._download(run, layout.PAIRED_JSON)) if layout.PAIRED in run.data.metrics else None
+        return stored(run, json.loads(self._download(run, layout.OUTCOME_JSON)), paired)
 
     def _read(self, found: Sequence[Run]) -> list[Stored]:
         with ThreadPoolExecutor(READERS) as pool:

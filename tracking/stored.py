@@ -8,7 +8,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from runner.records import Acceptance, Decision, Device, Outcome, SweepInfo, Target, Workload, outcome_from_dict
+from runner.records import (
+    Acceptance,
+    Decision,
+    Device,
+    Outcome,
+    Paired,
+    SweepInfo,
+    Target,
+    Workload,
+    outcome_from_dict,
+    paired_from_dict,
+)
 from tracking import layout
 from tracking.standing import Standing, loaded
 
@@ -31,6 +42,7 @@ class Stored:
     device_model: str
     swept: tuple[str, ...]
     written_at: str  # UTC, ISO 8601
+    paired: Paired | None = None  # with what it was last compared with, where it was
 
     @property
     def variant_id(self) -> str:
@@ -62,10 +74,10 @@ class StoredSweep:
     standing: Standing | None = None  # while it runs
 
 
-def stored(run: Run, data: Mapping[str, Any], blob: bytes = b"") -> Stored:
-    """A child run and the content of its `outcome.json`."""
+def stored(run: Run, data: Mapping[str, Any], paired: Mapping[str, Any] | None = None) -> Stored:
+    """A child run, and the content of its `outcome.json` and of its `paired.json` where it has one."""
     tags = run.data.tags
-    outcome, decision = outcome_from_dict(data, blob), Decision(tags[layout.DECISION])
+    outcome, decision = outcome_from_dict(data), Decision(tags[layout.DECISION])
     return Stored(
         run_id=run.info.run_id,
         experiment_id=run.info.experiment_id,
@@ -78,6 +90,7 @@ def stored(run: Run, data: Mapping[str, Any], blob: bytes = b"") -> Stored:
         device_model=tags[layout.DEVICE],
         swept=tuple(json.loads(tags[layout.SWEPT])),
         written_at=moment(run.info.start_time),
+        paired=paired_from_dict(paired) if paired is not None else None,
     )
 
 

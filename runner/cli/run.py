@@ -11,6 +11,7 @@ from runner.cli import render
 from runner.cli.progress import watching
 from runner.errors import InfrastructureLost, RunnerError
 from runner.executors.starting import Starting
+from runner.finals import due
 from runner.interrupt import INTERRUPTED, interrupt
 from runner.planning import Asked, Find, local_devices, plan, sweep_of
 from runner.remote import demand_record
@@ -70,7 +71,7 @@ def _one(asked: Asked, opened: Callable[[], Store], ray: Starting, console: Cons
     runs = {k: v.run_id for k, v in planned.known.items()}
     for line in render.best_so_far(planned):
         console.print(line, markup=False, soft_wrap=True)
-    if not planned.missing and planned.again is None:
+    if not planned.missing and planned.again is None and not due(sweep):
         console.print("everything is measured already: nothing was started (--fresh measures again)")
         report = taken_over(sweep, runs)
     else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from runner.build import BuildJob, build, compiler_error
-from runner.errors import FailureKind, InfrastructureLost, JobFailed
+from runner.errors import FailureKind, InfrastructureLost, JobFailed, RequestError
 from runner.jobs.baseline import measure_baseline
 from runner.jobs.measure import measure, measure_session, prove
 from runner.jobs.requests import BaselineJob, BenchJob, MeasureJob, PairJob, ProveJob
@@ -85,11 +85,22 @@ class Executor(Protocol):
         """Stop everything that runs, and free what is held."""
 
 
+def demand_sound(done: Done) -> Done:
+    """The same. Raises RequestError where the family's inputs or its baseline are at fault, and no kernel."""
+    if done.failure is not None and done.failure.kind is FailureKind.UNSOUND:
+        raise RequestError(done.failure.detail)
+    return done
+
+
 def run_one(executor: Executor, job: Job, deadline: float) -> Done:
-    """Run a job on an executor that has no other, and wait for its end. Raises InfrastructureLost where the job was lost."""
+    """Run a job on an executor that has no other, and wait for its end.
+
+    Raises InfrastructureLost where the job was lost, RequestError as `demand_sound` does.
+    """
     executor.submit(job, deadline)
     while not isinstance(done := executor.next(), Done):
         pass
+    demand_sound(done)
     if done.failure is not None and done.failure.kind is FailureKind.LOST:
         raise InfrastructureLost(f"what measured is gone: {done.failure.detail}")
     return done

@@ -22,6 +22,9 @@ MOST_PAIRS = 1_000
 SETTLED = 3
 """Samples of the warm-up from which the length of a batch is taken."""
 
+REST = 9
+"""Times as long as a look at the device's state took, nobody looks again: a slow tool takes a tenth of a core."""
+
 MOST_EXTRA_CORES = 0.3
 LEAST_SEEN_MS = 20.0
 """Of a kernel's time, before anything is said of how many cores it used."""
@@ -127,7 +130,8 @@ class StateSampler:
                 self._seen.append(self._target.state(self._device))
             except Exception:  # a tool that fails costs the state, not the measurement
                 return
-            if self._ended.wait(max(0.0, started + self._target.state_period_s - time.monotonic())):
+            took = time.monotonic() - started
+            if self._ended.wait(max(self._target.state_period_s, REST * took)):
                 return
 
     def __enter__(self) -> StateSampler:
@@ -145,7 +149,8 @@ class StateSampler:
             values = [seen[key] for seen in self._seen if key in seen]
             numbers = [v for v in values if isinstance(v, float)]
             if not numbers:
-                found[key] = ", ".join(dict.fromkeys(part for v in values for part in str(v).split(", ")))
+                said = dict.fromkeys(part for v in values for part in str(v).split(", "))
+                found[key] = ", ".join(part for part in said if part != "none" or len(said) == 1)
                 continue
             found[key] = sum(numbers) / len(numbers)
             if key in self.LEAST_TOO and len(numbers) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -42,14 +43,10 @@ def state(uuid: str) -> dict[str, float | str]:
     }
     found: dict[str, float | str] = {}
     for key, look in looks.items():
-        try:
+        with contextlib.suppress(nvml.NVMLError):  # a card that does not tell it
             found[key] = float(look())
-        except nvml.NVMLError:  # a card that does not tell it
-            continue
-    try:
+    with contextlib.suppress(nvml.NVMLError, AttributeError):  # a library from before this name
         found["throttle"] = reasons(nvml, int(nvml.nvmlDeviceGetCurrentClocksEventReasons(card)))
-    except (nvml.NVMLError, AttributeError):
-        pass
     return found
 
 
