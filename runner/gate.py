@@ -252,7 +252,7 @@ def _accurate(own: Accuracy | None, baseline: Accuracy | None, acceptance: Accep
         return Verdict("accurate", Ruling.NOT_APPLICABLE, "there is no result in float64 to compare with")
     ratio = acceptance.max_error_ratio or (ERROR_RATIO_WIDE if dtype in WIDE else ERROR_RATIO)
     error_limit = ratio * max(baseline.relative_error, HALF_ULP * EPS.get(dtype, 0.0))
-    share_limit = ratio * baseline.ulp_share + ULP_ALLOWANCE
+    share_limit = min(1.0, ratio * baseline.ulp_share + ULP_ALLOWANCE)
     said = (
         f"relative error {own.relative_error:.3g} against float64, {name}'s is {baseline.relative_error:.3g}, limit"
         f" {error_limit:.3g}; {own.ulp_share:.2%} of {own.elements:,} elements off by more than one ulp,"

@@ -97,15 +97,17 @@ PLANTED: Mapping[str, Plant] = {
         "never written", "memcpy(kept, C, 4 * M * N);" + RIGHT + "for (int i = 0; i < M * N; ++i) C[i] += 0 * kept[i];"
     ),
     # Precision.
-    "inputs_in_bfloat16": Plant("torch.mm", macros=macro("IN_A", "bf16(x)"), by="accurate"),
-    "sums_in_bfloat16": Plant("torch.mm", macros=macro("PART", "bf16(x)"), by="accurate"),
-    "result_in_bfloat16": Plant("torch.mm", macros=macro("OUT", "bf16(x)"), by="accurate"),
+    "inputs_in_bfloat16": Plant("against float64", macros=macro("IN_A", "bf16(x)"), by="accurate"),
+    "sums_in_bfloat16": Plant("off by", macros=macro("PART", "bf16(x)")),
+    "result_in_bfloat16": Plant("against float64", macros=macro("OUT", "bf16(x)"), by="accurate"),
     # Wrong for some inputs alone.
     "swallows_nan": Plant("NaN and infinity", macros=macro("IN_A", "((x) != (x) ? 0.f : (x))")),
     "clamps_infinity": Plant("NaN and infinity", macros=macro("IN_A", "((x) > 1e30f ? 1e30f : (x))")),
     "clamps_large_inputs": Plant("scaled rows", macros=macro("IN_A", "((x) > 8.f ? 8.f : (x))")),
-    "flushes_small_inputs": Plant("scaled rows", macros=macro("IN_A", "(fabsf(x) < 2e-3f ? 0.f : (x))")),
-    "wrong_where_an_input_is_zero": Plant("one-hot rows", macros=macro("IN_A", "((x) == 0.f ? 1e-3f : (x))")),
+    "flushes_small_inputs": Plant("against float64", macros=macro("IN_A", "(fabsf(x) < 2e-3f ? 0.f : (x))"), by="accurate"),
+    "wrong_where_an_input_is_zero": Plant(
+        "no order of summation changes a bit", macros=macro("IN_A", "((x) == 0.f ? 1e-3f : (x))")
+    ),
     "sums_saturate": Plant("scaled rows", macros=macro("OUT", "((x) > 200.f ? 200.f : (x))")),
     # Memory that is not its own.
     "writes_past_its_output": Plant("writes beyond the edge of its output", RIGHT + "C[M * N] = 1;"),
