@@ -1,8 +1,7 @@
 """Families whose kernels misbehave for real, on the CPU target: C[M, N] = -A[M, N] by a C function, each wrong in one way."""
 
-from __future__ import annotations
-
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from torch import Tensor
 from kernels.family import Knob
 from kernels.gemm import Gemm
 from kernels.layouts import interleave_k
-from runner.records import Limits, Target, Value, Workload
+from kernels.optional import Form
+from runner.records import Limits, Target, TargetKind, Value, Workload
 
 PRELUDE = """
 #include <stdio.h>
@@ -42,6 +42,8 @@ class Negation:
     dtypes = ("float32",)
     knobs: tuple[Knob, ...] = (Knob("block", 1, "Changes nothing: every value gives the same source."),)
     baseline_name = "torch.neg"
+    dtype = "float32"
+    prelude = PRELUDE
 
     def __init__(self, code: str):
         self.code = code
@@ -57,10 +59,10 @@ class Negation:
         from tilelang.cpu.language import Kernel
 
         M, N = (workload.shape[d] for d in self.dims)
-        prelude = PRELUDE % self.body(config)
+        prelude, dtype = self.prelude % self.body(config), self.dtype
 
         @T.prim_func
-        def negation(A: T.Tensor((M, N), "float32"), C: T.Tensor((M, N), "float32")):
+        def negation(A: T.Tensor((M, N), dtype), C: T.Tensor((M, N), dtype)):
             with Kernel(1, prelude=prelude) as _:
                 T.call_extern("int32", "negate", T.address_of(A[0, 0]), T.address_of(C[0, 0]), M, N)
 
@@ -118,6 +120,79 @@ COMPILES_FOR_EVER = Negation(
     "constexpr auto f = [](int n) { for (int i = 0; i < 20; ++i) for (int j = 0; j < 200000; ++j) n ^= j; return n; };"
     + "".join(f"constexpr int v{i} = f({i});" for i in range(2_000))
 )
+
+
+class IgnoresTheSeed(Negation):
+    def inputs(self, workload: Workload, seed: int, device: str) -> tuple[Tensor, ...]:
+        return super().inputs(workload, 0, device)
+
+
+class WithNaN(Negation):
+    """One input is NaN, and so is its negative."""
+
+    def inputs(self, workload: Workload, seed: int, device: str) -> tuple[Tensor, ...]:
+        (a,) = super().inputs(workload, seed, device)
+        a[1, 2] = float("nan")
+        return (a,)
+
+
+class AllowsNaN(WithNaN):
+    allows_nan = True
+
+
+class Scalar(Negation):
+    def output(self, workload: Workload, device: str) -> Tensor:
+        import torch
+
+        return torch.empty((), device=device)
+
+    def baseline(self, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+        out.copy_(inputs[0].sum())
+
+
+IGNORES_THE_SEED = IgnoresTheSeed(RIGHT_CODE)
+BASELINE_WITH_NAN = WithNaN(RIGHT_CODE)
+NAN_IS_RIGHT = AllowsNaN(RIGHT_CODE)
+SCALAR = Scalar(RIGHT_CODE)
+TELLS_ITS_PROCESS = Negation(RIGHT_CODE + "C[0] = getpid() * 64.0f;")
+
+
+class InThreeForms(Negation):
+    """A baseline that is slow as it is, quick in one form, and cannot be called in another."""
+
+    def baseline(self, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+        time.sleep(0.005)
+        super().baseline(inputs, out)
+
+    def baseline_forms(self, kind: TargetKind) -> tuple[Form, ...]:
+        def missing(inputs: tuple[Tensor, ...], out: Tensor) -> None:
+            raise RuntimeError("this library is not installed")
+
+        return Form("quick", lambda inputs: inputs, super().baseline), Form("not here", lambda inputs: inputs, missing)
+
+
+IN_THREE_FORMS = InThreeForms(RIGHT_CODE)
+
+
+class Integers(Negation):
+    dtypes = ("int32",)
+    dtype = "int32"
+    prelude = PRELUDE.replace("float*", "int*")
+
+    def inputs(self, workload: Workload, seed: int, device: str) -> tuple[Tensor, ...]:
+        import torch
+
+        generator = torch.Generator(device).manual_seed(seed)
+        shape = tuple(workload.shape.values())
+        return (torch.randint(-1000, 1000, shape, generator=generator, device=device, dtype=torch.int32),)
+
+    def output(self, workload: Workload, device: str) -> Tensor:
+        return super().output(workload, device).int()
+
+
+INTEGERS = Integers(RIGHT_CODE)
+INTEGERS_OFF_BY_ONE = Integers(RIGHT_CODE + "C[N + 2] += 1;")
+INTEGERS_MISSING = Integers("for (int i = 0; i < n - N; ++i) C[i] = -A[i];")
 
 
 class Mixed(Negation):

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from runner.bench import SEEDS, compare
 
 from runner import stats
 from runner.artifacts import cache_in, load_kernel, pack, unpack
 from runner.build import BuildJob, build
 from runner.errors import FailureKind, JobFailed
-from runner.jobs.requests import BaselineJob
-from runner.records import Artifact, Measurement, Paired, Variant, Workload
-from tests.workbench import PROTOCOL, Workbench, variant
+from runner.jobs.check import compare
+from runner.jobs.problem import SEEDS
+from runner.jobs.requests import BaselineJob, BenchJob
+from runner.jobs.timing import BESIDE
+from runner.records import Artifact, Baseline, Measurement, PairSession, Variant, Workload
+from tests.workbench import PAIRS, PROTOCOL, Workbench, variant
 
 SHAPE = {"M": 8, "N": 16}
 TIMED, OTHER = SEEDS
@@ -111,10 +113,14 @@ class TestMeasure:
             (OTHER, "before timing"),
             (TIMED, "before timing"),
             (TIMED, "as timed"),
-            (TIMED, "after timing"),
             (OTHER, "after timing"),
+            (TIMED, "after timing"),
         ]
         assert measured.max_abs_error == 0.0
+        assert measured.equal == measured.calls == 1 + PROTOCOL.warmup + PROTOCOL.repeat
+        assert len(measured.reference_ms) == BESIDE and measured.speedup_vs_baseline
+        assert measured.accuracy is not None and measured.accuracy.relative_error == 0.0 and measured.accuracy.elements == 128
+        assert measured.first_call_ms > 0 and measured.settled_call_ms > 0 and measured.batch == 1
         assert measured.state["threads"] == 1.0
         assert set(measured.versions) >= {"torch", "tilelang"}
         assert measured.measured_at.endswith("+00:00")
@@ -136,10 +142,10 @@ class TestMeasure:
             ("ONE_OFF", "before timing", OTHER, "off by 1 at [1, 2]"),
             ("ADDS", "before timing", OTHER, "never written"),  # to what was in the output: it reads what it should write
             ("FIRST_ANSWER", "before timing", TIMED, "off by"),  # right for one seed only
-            ("EATS_ITS_INPUT", "as timed", TIMED, "off by"),
-            ("WRONG_AFTER_5", "as timed", TIMED, "off by 1 at [0, 0]"),
-            ("STOPS_AFTER_5", "after timing", TIMED, "128 of 128 elements are NaN or were never written"),
-            ("SKIPS_KNOWN_INPUTS", "after timing", TIMED, "128 of 128 elements are NaN or were never written"),
+            ("EATS_ITS_INPUT", "writes to its input 1; call 2 of the timing loop", TIMED, "off by"),
+            ("WRONG_AFTER_5", "call 4 of the timing loop", TIMED, "off by 1 at [0, 0]"),
+            ("STOPS_AFTER_5", "call 4 of the timing loop", TIMED, ""),
+            ("SKIPS_KNOWN_INPUTS", "before timing", TIMED, "128 of 128 elements are NaN or were never written"),
             ("SECOND_ANSWER", "after timing", OTHER, "off by"),  # repeats an answer that happens to be the timed one
         ],
     )
@@ -169,28 +175,86 @@ class TestMeasure:
 @pytest.mark.quiet
 class TestPair:
     def test_the_slower_of_two_is_told_from_the_faster(self, bench: Workbench) -> None:
-        done = bench.pair(broken("SLOW"), broken("RIGHT"))
-        paired: Paired = done.value
-        assert (paired.candidate_id, paired.reference_id) == (broken("SLOW").id, broken("RIGHT").id)
-        assert len(paired.candidate_ms) == len(paired.reference_ms) == PROTOCOL.repeat
-        assert paired.high < 1.0 and paired.low <= paired.speedup <= paired.high
-        assert paired.confidence == stats.CONFIDENCE
-        assert {(c.seed, c.when) for c in paired.checks} >= {(TIMED, "as timed"), (OTHER, "after timing")}
+        session: PairSession = bench.pair(broken("SLOW"), broken("RIGHT")).value
+        assert len(session.candidate_ms) == len(session.reference_ms) == PAIRS
+        speedup, low, high = stats.paired_speedup(session.candidate_ms, session.reference_ms)
+        assert high < 1.0 and low <= speedup <= high
+        assert {(c.seed, c.when) for c in session.checks} >= {(TIMED, "as timed"), (OTHER, "after timing")}
+        assert session.equal == session.calls > PAIRS
 
+
+class TestSessions:
     @pytest.mark.parametrize("names", [("STOPS_AFTER_5", "RIGHT"), ("RIGHT", "STOPS_AFTER_5")])
-    def test_both_are_checked(self, bench: Workbench, names: tuple[str, str]) -> None:
+    def test_both_of_a_pair_are_checked(self, bench: Workbench, names: tuple[str, str]) -> None:
         failure = bench.pair(*map(broken, names)).failure
         assert failure is not None and failure.kind is FailureKind.WRONG_RESULT
+
+    def test_a_session_has_a_process_of_its_own_which_its_pairs_share(self, bench: Workbench) -> None:
+        """`TELLS_ITS_PROCESS` stores the number of its process where a result belongs."""
+
+        def process(session: str) -> str:
+            failure = bench.pair(broken("TELLS_ITS_PROCESS"), broken("RIGHT"), session=session).failure
+            assert failure is not None
+            return failure.detail.rpartition("got ")[2].partition(",")[0]
+
+        first, again, other = process("a"), process("a"), process("b")
+        assert first == again != other
 
 
 class TestBaseline:
     def test_is_timed_call_by_call(self, bench: Workbench) -> None:
         done = bench.do(BaselineJob(Workload("gemm", {"M": 32, "N": 32, "K": 32}, "float32"), bench.device, PROTOCOL))
-        assert len(done.value) == PROTOCOL.repeat and min(done.value) > 0
+        baseline: Baseline = done.value
+        assert len(baseline.before_ms) == PROTOCOL.repeat and min(baseline.before_ms) > 0
+        assert baseline.name == "torch.mm" and baseline.contended is not None
+        assert baseline.accuracy is not None and 0 < baseline.accuracy.relative_error < 1e-6
+
+    def test_the_fastest_of_its_forms_is_chosen_and_all_are_on_record(self, bench: Workbench) -> None:
+        baseline: Baseline = bench.do(BaselineJob(broken("IN_THREE_FORMS").workload, bench.device, PROTOCOL)).value
+        assert baseline.form == "quick"
+        assert set(baseline.forms) == {"as it is", "quick", "not here"}
+        assert baseline.forms["not here"] == "RuntimeError: this library is not installed"
+        slow, quick = baseline.forms["as it is"], baseline.forms["quick"]
+        assert isinstance(slow, float) and isinstance(quick, float) and slow > 4 > quick
+
+    def test_a_variant_is_timed_beside_the_form_that_is_asked_for(self, bench: Workbench) -> None:
+        of = broken("IN_THREE_FORMS")
+        for form, least, most in (("", 4.0, 1e3), ("quick", 0.0, 4.0)):
+            measured: Measurement = bench.do(BenchJob(of, bench.build(of), bench.device, PROTOCOL, form=form)).value
+            assert least < stats.median(measured.reference_ms) < most
 
     def test_of_a_dtype_that_torch_does_not_have(self, bench: Workbench) -> None:
         done = bench.do(BaselineJob(Workload("gemm", {"M": 8, "N": 8, "K": 8}, "float3"), bench.device, PROTOCOL))
         assert done.failure is not None and "float3" in done.failure.detail
+
+
+class TestProblem:
+    @pytest.mark.parametrize(
+        "name, said",
+        [
+            ("IGNORES_THE_SEED", "both seeds expect the same result, so a kernel that ignores its inputs would pass"),
+            ("BASELINE_WITH_NAN", "torch.neg itself gives 1 NaN for seed 20240"),
+            ("SCALAR", "its output is a scalar, and a kernel's is a tensor: give it one dimension"),
+        ],
+    )
+    def test_a_family_that_leaves_nothing_to_check_by_is_named(self, bench: Workbench, name: str, said: str) -> None:
+        of = broken(name)
+        for job in (BaselineJob(of.workload, bench.device, PROTOCOL), BenchJob(of, bench.build(of), bench.device, PROTOCOL)):
+            failure = bench.do(job).failure
+            assert failure is not None and failure.kind is FailureKind.UNSOUND
+            assert f"tests.broken_families:{name}: {said}" in failure.detail
+
+    def test_nan_that_a_family_allows_is_equal_to_itself(self, bench: Workbench) -> None:
+        assert bench.bench(broken("NAN_IS_RIGHT")).value.max_abs_error == 0.0
+
+    def test_an_output_of_integers_is_compared_exactly(self, bench: Workbench) -> None:
+        of = variant("tests.broken_families:INTEGERS", SHAPE, "int32")
+        measured: Measurement = bench.bench(of).value
+        assert measured.max_abs_error == 0.0 and measured.accuracy is None and measured.equal == measured.calls
+        failure = bench.bench(variant("tests.broken_families:INTEGERS_OFF_BY_ONE", SHAPE, "int32")).failure
+        assert failure is not None and "off by 1 at [1, 2]" in failure.detail
+        failure = bench.bench(variant("tests.broken_families:INTEGERS_MISSING", SHAPE, "int32")).failure
+        assert failure is not None and "16 of 128 elements were never written" in failure.detail
 
 
 class TestArtifact:

@@ -13,6 +13,7 @@ from runner.records import Artifact, Device, Protocol, TargetKind, Value, Varian
 from runner.targets.base import backend
 
 PROTOCOL = Protocol(warmup=2, repeat=5)
+PAIRS = 20
 
 
 def variant(
@@ -51,8 +52,9 @@ class Workbench:
         """Measures a variant from the artifact given, or from its own."""
         return self.do(BenchJob(variant, artifact or self.build(variant), self.device, PROTOCOL), deadline)
 
-    def pair(self, candidate: Variant, reference: Variant) -> Done:
-        return self.do(PairJob(candidate, self.build(candidate), reference, self.build(reference), self.device, PROTOCOL))
+    def pair(self, candidate: Variant, reference: Variant, session: str = "") -> Done:
+        built = (candidate, self.build(candidate), reference, self.build(reference))
+        return self.do(PairJob(*built, self.device, PROTOCOL, pairs=PAIRS, session=session))
 
     def close(self) -> None:
         self.executor.close()

@@ -78,6 +78,8 @@ class Problem:
     def _demand_sound(self) -> None:
         """Raises JobFailed(UNSOUND) where the family leaves nothing to tell a right kernel from a wrong one by."""
         family, one, other = self.workload.family, self.expected[TIMED], self.expected[OTHER]
+        if not one.dim():
+            raise unsound(f"{family}: its output is a scalar, and a kernel's is a tensor: give it one dimension, torch.empty(1)")
         if one.dtype.is_floating_point and not getattr(self.family, "allows_nan", False):
             for seed, expected in self.expected.items():
                 if count := int(expected.isnan().sum().item()):

@@ -41,7 +41,7 @@ class CPUBackend:
         return Target("cpu", arch or platform.machine())
 
     def limits(self, target: Target) -> Limits:
-        return Limits(None, STACK_FOR_TILES, None, ("float32", "float16"))
+        return Limits(None, STACK_FOR_TILES, None, ("float32", "float16", "int8", "int32"))
 
     def devices(self) -> tuple[Device, ...]:
         return (Device("cpu", cpu_model(), host=platform.node(), bound_tflops=BOUND_TFLOPS.get(platform.machine(), {})),)

@@ -58,7 +58,7 @@ class CUDABackend:
 
     def limits(self, target: Target) -> Limits:
         base = target.arch.rstrip("af")
-        return Limits(1024, SHARED_MEMORY.get(base), 32, ("float16", "bfloat16", "float32", "tfloat32"))
+        return Limits(1024, SHARED_MEMORY.get(base), 32, ("float16", "bfloat16", "float32", "tfloat32", "int8", "int32"))
 
     def devices(self) -> tuple[Device, ...]:
         # A tool that does not tell what a card can do lists the cards all the same.

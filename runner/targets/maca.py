@@ -50,7 +50,7 @@ class MACABackend:
         return Target("maca", arch or "xcore1000")
 
     def limits(self, target: Target) -> Limits:
-        return Limits(1024, 65_536, 64, ("float16", "bfloat16", "float32", "tfloat32"))
+        return Limits(1024, 65_536, 64, ("float16", "bfloat16", "float32", "tfloat32", "int8", "int32"))
 
     def devices(self) -> tuple[Device, ...]:
         return tuple(
