@@ -13,16 +13,20 @@ from pathlib import Path
 from kernels.family import load_family
 from runner import stats
 from runner.accept import artifact_of, device_of
-from runner.errors import NotFound, Refused
-from runner.executors.base import Executor, run_one
+from runner.errors import JobFailed, NotFound, Refused
+from runner.executors.base import Executor
 from runner.finals import pair_deadline
-from runner.jobs.requests import PairJob
+from runner.jobs.requests import BASELINE, PairJob
+from runner.pairs import paired
 from runner.paths import atomic_write
-from runner.records import Device, Paired, Protocol, TargetKind
+from runner.records import Accuracy, Device, Paired, Protocol, TargetKind
+from runner.sessions import measured
 from tracking.registry import Best
 from tracking.store import Store
 
 NOTHING = "nothing was accepted yet: runner accept RUN"
+
+SESSIONS = 3
 
 ROW = "evaluated "
 """How a row's line begins."""
@@ -34,7 +38,9 @@ TABLE, CSV, JSON = "evaluation.txt", "evaluation.csv", "evaluation.json"
 class Row:
     """One way to compute the workload. What only a kernel has is None for the baseline. Times are in milliseconds.
 
-    `speedup_vs_baseline` is the median of the paired call-by-call ratios, low and high its 95 % interval.
+    `speedup_vs_baseline` is over `sessions` fresh processes of `repeat` pairs each, low and high its 95 % interval, `tau` how
+    much processes differ. `relative_error` is against float64, as the kernel's sweep measured it; `max_abs_error` is against the
+    baseline.
     """
 
     name: str
@@ -44,10 +50,13 @@ class Row:
     latency_ms_p20: float
     latency_ms_p80: float
     tflops: float
-    max_abs_error: float
+    relative_error: float | None = None
+    max_abs_error: float | None = None
     speedup_vs_baseline: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
+    sessions: int = 0
+    tau: float | None = None
     prepack_ms: float | None = None
     mma_count: int | None = None
     contended: str | None = None
@@ -78,7 +87,7 @@ def _here(models: Mapping[TargetKind, set[str]]) -> str:
     return " or ".join(sorted(model for found in models.values() for model in found)) or "a device of this machine"
 
 
-def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol) -> tuple[Row, Row]:
+def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol, sessions: int = SESSIONS) -> tuple[Row, Row]:
     """The baseline and the accepted kernel, alternated call by call on one device of the model it was accepted on.
 
     Raises InfrastructureLost where this machine has no such device, Refused where the kernel fails by now.
@@ -86,32 +95,41 @@ def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol) -
     device, artifact = device_of(best.stored, executor), artifact_of(best.stored, store)
     outcome = best.stored.outcome
     assert outcome.measurement is not None
-    job = PairJob(outcome.variant, artifact, None, None, device, protocol, (str(Path.cwd()),))
-    done = run_one(executor, job, pair_deadline(protocol, stats.median(outcome.measurement.samples_ms)))
-    if done.failure is not None:
-        raise Refused(f"run {best.run_id[:8]} of {best.workload}: {done.failure}")
-    return _rows(best, device, protocol, done.value)
+    form = outcome.baseline.form if outcome.baseline else ""
+    search = (str(Path.cwd()),)
+    job = PairJob(outcome.variant, artifact, None, None, device, protocol, search, form=form, pairs=protocol.repeat)
+    deadline = pair_deadline(protocol, stats.median(outcome.measurement.samples_ms))
+    try:
+        taken = list(measured(executor, job, sessions, deadline, undisturbed=True))
+    except JobFailed as failure:
+        raise Refused(f"run {best.run_id[:8]} of {best.workload}: {failure}") from failure
+    return _rows(best, device, protocol, paired(outcome.variant.id, BASELINE, taken))
 
 
-def _rows(best: Best, device: Device, protocol: Protocol, paired: Paired) -> tuple[Row, Row]:
+def _rows(best: Best, device: Device, protocol: Protocol, found: Paired) -> tuple[Row, Row]:
     outcome = best.stored.outcome
     family = load_family(outcome.variant.workload.family, (str(Path.cwd()),))
     flops = family.flops(outcome.variant.workload)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
 
-    def row(name: str, samples: Sequence[float], error: float) -> Row:
+    def row(name: str, samples: Sequence[float], accuracy: Accuracy | None) -> Row:
         median = stats.median(samples)
         low, high = (stats.quantile(samples, q) for q in (0.2, 0.8))
+        error = accuracy.relative_error if accuracy else None
         made = Row(name, best.workload, device.model, median, low, high, flops / median / 1e9, error)
-        return replace(made, warmup=protocol.warmup, repeat=protocol.repeat, contended=paired.contended, measured_at=now)
+        made = replace(made, warmup=protocol.warmup, repeat=protocol.repeat, sessions=len(found.sessions))
+        return replace(made, contended=found.contended, measured_at=now)
 
-    kernel = row(f"TileLang {family.name.upper()}", paired.candidate_ms, max(c.max_abs_error for c in paired.checks))
     assert outcome.artifact is not None and outcome.measurement is not None
-    return row(f"{family.name.upper()} baseline ({family.baseline_name})", paired.reference_ms, 0.0), replace(
+    kernel = row(f"TileLang {family.name.upper()}", found.candidate_ms, outcome.measurement.accuracy)
+    baseline = f"{family.name.upper()} baseline ({family.baseline_name})"
+    return row(baseline, found.reference_ms, outcome.measurement.baseline_accuracy), replace(
         kernel,
-        speedup_vs_baseline=paired.speedup,
-        speedup_low=paired.low,
-        speedup_high=paired.high,
+        max_abs_error=max((c.max_abs_error for c in found.checks), default=None),
+        speedup_vs_baseline=found.speedup,
+        speedup_low=found.low,
+        speedup_high=found.high,
+        tau=found.tau,
         prepack_ms=outcome.measurement.prepack_ms,
         mma_count=outcome.artifact.mma_count,
         config=" ".join(f"{k}={v}" for k, v in outcome.variant.config.items() if v is not None),

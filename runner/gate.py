@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from runner import stats
 from runner.errors import FailureKind, JobFailed
-from runner.pairs import told, visible_gain
+from runner.pairs import percent, told, visible_gain
 from runner.records import (
     Acceptance,
     Accuracy,
@@ -146,8 +146,7 @@ def judge_pair(paired: Paired, acceptance: Acceptance, role: str) -> Verdict:
 
 
 def could_have_shown(paired: Paired, acceptance: Acceptance) -> str:
-    gain = visible_gain(paired, acceptance.min_speedup)
-    return f"a gain above {gain:.2%} would have shown" if gain < 0.001 else f"a gain above {gain:.1%} would have shown"
+    return f"a gain above {percent(visible_gain(paired, acceptance.min_speedup))} would have shown"
 
 
 def judge_finals(finals: Mapping[str, Paired], acceptance: Acceptance, role: str) -> dict[str, Verdict]:
@@ -178,15 +177,15 @@ def judge_base(beaten: bool, role: str) -> Verdict:
     return Verdict("faster", Ruling.PASS, f"{said}, and none of them beat it")
 
 
-def refused(failure: JobFailed) -> Verdict:
-    """Why a finalist is refused: the rule that says what it did when it was run on other inputs, or in pairs."""
+def refused(failure: JobFailed, where: str = IN_FINALS) -> Verdict:
+    """Why a run is refused that failed on other inputs or in pairs: the rule that says what it did, and `where` that was."""
     rules = {FailureKind.SIDE_EFFECT: "pure", FailureKind.WRONG_RESULT: "correct"}
     said = failure.detail if failure.kind in rules else f"{failure.kind.value.replace('_', ' ')}: {failure.detail}"
-    return Verdict(rules.get(failure.kind, "correct"), Ruling.FAIL, IN_FINALS + said)
+    return Verdict(rules.get(failure.kind, "correct"), Ruling.FAIL, where + said)
 
 
-def refused_as_disturbed(by: str) -> Verdict:
-    return Verdict("alone", Ruling.FAIL, f"{IN_FINALS}disturbed twice in one session: {by}")
+def refused_as_disturbed(by: str, where: str = IN_FINALS) -> Verdict:
+    return Verdict("alone", Ruling.FAIL, f"{where}disturbed twice in one session: {by}")
 
 
 def relative(measurement: Measurement, reference: Reference | None) -> float | None:

@@ -16,10 +16,13 @@ def paired(candidate_id: str, reference_id: str, sessions: Sequence[PairSession]
 
 def told(paired: Paired) -> str:
     """`1.0266 [1.0200, 1.0330] k=3 tau 0.3 %`: the speedup, its interval, over how many processes, how much those differ."""
-    interval = f"{paired.speedup:.4f} [{paired.low:.4f}, {paired.high:.4f}]"
-    if paired.tau is None:
-        return f"{interval} within one session"
-    return f"{interval} k={len(paired.sessions)} tau {percent(paired.tau)}"
+    return interval(paired.speedup, paired.low, paired.high, len(paired.sessions), paired.tau)
+
+
+def interval(speedup: float, low: float, high: float, sessions: int, tau: float | None) -> str:
+    """The same where only its numbers are at hand."""
+    over = "within one session" if tau is None else f"k={sessions} tau {percent(tau)}"
+    return f"{speedup:.4f} [{low:.4f}, {high:.4f}] {over}"
 
 
 def visible_gain(paired: Paired, least: float = 1.0) -> float:

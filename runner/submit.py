@@ -43,6 +43,12 @@ class Report:
     pending: int = 0  # records that MLflow has not got yet
 
     @property
+    def all_disturbed(self) -> bool:
+        """Whether nothing but other processes kept every single variant from being a contender."""
+        broken = [{v.rule for v in row.outcome.verdicts if v.ruling is Ruling.FAIL} - {"faster"} for row in self.rows]
+        return bool(broken) and all(rules == {"alone"} for rules in broken)
+
+    @property
     def candidate(self) -> RankedRow | None:
         """The variant to accept: the first that passes every rule and is not the best already."""
         best = self.sweep.best

@@ -31,6 +31,7 @@ class Fate:
     pairs: list[End] = field(default_factory=list)  # of sessions; without any they go on as the benches do
     disturbed: list[str | None] = field(default_factory=lambda: [""])  # by whom each of the sessions was
     proofs: list[End] = field(default_factory=lambda: [1.0])
+    unequal: int = 0  # launches of a proof whose output was another
 
 
 class FakeExecutor:
@@ -54,6 +55,7 @@ class FakeExecutor:
         self.room = 1_000  # builds that it takes at a time
         self.come_back = True  # devices that were lost
         self.joins: list[tuple[int, Device]] = []  # devices that come only after so many jobs have ended
+        self.at_hand: tuple[Device, ...] = ()  # what a command finds that has no sweep
         self.baseline_disturbed = ""  # by whom
         self.closed = False
         self._running: deque[Job] = deque()
@@ -65,7 +67,7 @@ class FakeExecutor:
         self._order = random.Random(seed) if seed is not None else None
 
     def devices(self, kind: TargetKind) -> tuple[Device, ...]:
-        return ()
+        return tuple(device for device in self.at_hand if device.kind == kind)
 
     def seek(self, devices: Sequence[Device]) -> None:
         self._sought.extend(devices)
@@ -148,7 +150,8 @@ class FakeExecutor:
             form = f"form {job.device.index}"
             return Baseline(job.device, "torch.mm", (ms,) * job.protocol.repeat, contended=self.baseline_disturbed, form=form)
         if isinstance(job, ProveJob):
-            return Proof((Check(1, "in a proof", 0.0),), job.launches, job.launches, seed=7)
+            equal = job.launches - self.fates[self.name_of(job.variant)].unequal
+            return Proof((Check(7, "before timing", 0.0), Check(7, "in a proof", 9.0, "integers")), job.launches, equal, seed=7)
         reference = self._baseline_ms.get(job.device.index, 1.0)
         if job.reference is not None:
             end = self.fates[self.name_of(job.reference)].benches[-1]

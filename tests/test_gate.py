@@ -257,8 +257,8 @@ def test_a_pair_passes_when_its_whole_interval_clears_the_speedup(low: float, de
 
 def test_a_pair_that_does_not_clear_says_what_would_have_been_seen() -> None:
     tie = outcomes.paired(outcomes.outcome(), speedup=1.0, low=0.996, high=1.004)
-    assert "a gain above 0.4% would have shown" in judge_pair(tie, Acceptance(), "best").evidence
-    assert "a gain above 1.4% would have shown" in judge_pair(tie, Acceptance(min_speedup=1.01), "best").evidence
+    assert "a gain above 0.4 % would have shown" in judge_pair(tie, Acceptance(), "best").evidence
+    assert "a gain above 1.4 % would have shown" in judge_pair(tie, Acceptance(min_speedup=1.01), "best").evidence
 
 
 def test_the_interval_of_one_session_says_so() -> None:

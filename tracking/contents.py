@@ -43,7 +43,7 @@ def _timing(outcome: Outcome, flops: float | None) -> dict[str, float | None]:
     latency = median(samples)
     tflops = rate(latency, flops)
     peak = device.peak_tflops.get(outcome.variant.workload.dtype)
-    reference = median(baseline.before_ms) if baseline else None
+    own, theirs = measurement.accuracy, measurement.baseline_accuracy
     return {
         "latency_ms_median": latency,
         "latency_ms_p20": quantile(samples, 0.2),
@@ -52,10 +52,20 @@ def _timing(outcome: Outcome, flops: float | None) -> dict[str, float | None]:
         "tflops": tflops,
         "peak_fraction": tflops / peak if tflops and peak else None,
         "max_abs_error": measurement.max_abs_error if measurement.checks else None,
-        "baseline_latency_ms_median": reference,
-        "speedup_vs_baseline": reference / latency if reference else None,
+        "relative_error": own.relative_error if own else None,
+        "baseline_relative_error": theirs.relative_error if theirs else None,
+        "equal_share": measurement.equal / measurement.calls if measurement.calls else None,
+        "baseline_latency_ms_median": median(baseline.before_ms) if baseline else None,
+        "speedup_vs_baseline": measurement.speedup_vs_baseline,
         "prepack_ms": measurement.prepack_ms,
     }
+
+
+def paired_metrics(paired: Paired) -> dict[str, float]:
+    """A speedup by pairs, with its interval; how much processes differ, where there were several."""
+    found = {layout.PAIRED: paired.speedup, "paired_speedup_low": paired.low, "paired_speedup_high": paired.high}
+    found["paired_sessions"] = len(paired.sessions)
+    return found if paired.tau is None else {**found, "paired_tau": paired.tau}
 
 
 def rate(latency_ms: float, flops: float | None) -> float | None:
@@ -86,6 +96,7 @@ def tags(parent: str, info: SweepInfo, outcome: Outcome, flops: float | None) ->
         "protocol": variant.protocol,
         "code": variant.code,
         "base": "true" if outcome.is_base else "",
+        "baseline_form": outcome.baseline.form if outcome.baseline else "",
         "host": measurement.device.host if measurement else "",
         "device_uuid": measurement.device.uuid if measurement else "",
         "measured_at": measurement.measured_at if measurement else "",
@@ -123,8 +134,9 @@ def result(outcome: Outcome, flops: float | None = None) -> str:
     latency = median(outcome.measurement.samples_ms)
     tflops = rate(latency, flops)
     speed = f"{latency:.4g} ms" + (f" ({tflops:.1f} TFLOPS)" if tflops else "")
-    if outcome.baseline:
-        speed += f", {median(outcome.baseline.before_ms) / latency:.3f}x {outcome.baseline.name}"
+    ratio = outcome.measurement.speedup_vs_baseline
+    if outcome.baseline and ratio:
+        speed += f", {ratio:.3f}x {outcome.baseline.name}"
     return f"{speed}; {ending}"
 
 

@@ -33,6 +33,7 @@ WORKLOAD = "workload"
 FAILURES = "failures"
 PLANNED = "planned"
 QUESTION = "question"
+TRIES = "refused_accepts"  # how many attempts to have a run accepted were refused after it was measured
 STANDING = "standing"  # of a sweep that runs, as JSON
 
 COUNT_PREFIX = "variants_"  # parent's metrics: variants_measured, variants_hang …
@@ -51,6 +52,7 @@ CONFIG_JSON = "config.json"
 SAMPLES_JSON = "samples.json"
 VERDICTS_JSON = "verdicts.json"
 PAIRED_JSON = "paired.json"
+TRIES_JSON = "tries.json"
 BUILD_LOG = "build.log"
 ERROR_TXT = "error.txt"
 KERNEL_DIR = "kernel"

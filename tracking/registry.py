@@ -17,6 +17,7 @@ from runner.records import Decision, Paired, Verdict, Workload
 from runner.stats import median
 from tracking import layout, queries
 from tracking.connection import guarded
+from tracking.contents import paired_metrics
 from tracking.lock import promotion_lock
 from tracking.store import Store
 from tracking.stored import Stored, moment
@@ -56,6 +57,8 @@ class BestVersion:
     paired_speedup: float | None
     paired_low: float | None
     paired_high: float | None
+    paired_sessions: int
+    paired_tau: float | None  # None within one session
     protocol: str
     accepted_at: str  # UTC, ISO 8601
     accepted_by: str
@@ -225,7 +228,9 @@ def _reason(paired: Paired | None, best: int | None) -> str:
     if paired is None:
         return "the first best of this workload on this device model" if best is None else f"replaces version {best}"
     against = "the sweep's base" if best is None else f"version {best}"
-    return f"{paired.speedup:.4f}x {against} ({paired.confidence:.0%} interval {paired.low:.4f} to {paired.high:.4f}), paired"
+    how = f"in {len(paired.sessions)} sessions of pairs" if len(paired.sessions) > 1 else "in pairs within one session"
+    interval = f"{100 * paired.confidence:.6g}% interval {paired.low:.4f} to {paired.high:.4f}"
+    return f"{paired.speedup:.4f}x {against} ({interval}), {how}"
 
 
 def _version_tags(stored: Stored, paired: Paired | None) -> dict[str, str]:
@@ -240,10 +245,10 @@ def _version_tags(stored: Stored, paired: Paired | None) -> dict[str, str]:
         "accepted_at": moment(int(time.time() * 1000)),
         "accepted_by": _user(),
     }
-    if outcome.baseline is not None:
-        found["speedup_vs_baseline"] = median(outcome.baseline.before_ms) / found["latency_ms_median"]
+    if (ratio := outcome.measurement.speedup_vs_baseline) is not None:
+        found["speedup_vs_baseline"] = ratio
     if paired is not None:
-        found |= {"paired_speedup": paired.speedup, "paired_speedup_low": paired.low, "paired_speedup_high": paired.high}
+        found |= paired_metrics(paired)
     return {k: str(v) for k, v in found.items()}
 
 
@@ -271,6 +276,8 @@ def _line(version: ModelVersion, best: int | None) -> BestVersion:
         paired_speedup=some("paired_speedup"),
         paired_low=some("paired_speedup_low"),
         paired_high=some("paired_speedup_high"),
+        paired_sessions=int(some("paired_sessions") or 1),
+        paired_tau=some("paired_tau"),
         protocol=tags["protocol"],
         accepted_at=tags["accepted_at"],
         accepted_by=tags["accepted_by"],

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import InfrastructureLost, NotFound, RequestError
-from runner.records import TIMED, Decision, Outcome, Paired, SweepInfo, Verdict, Workload
+from runner.records import TIMED, Decision, Outcome, Paired, SweepInfo, Try, Verdict, Workload, try_from_dict
 from tracking import connection, contents, layout, queries, view
 from tracking.connection import guarded
 from tracking.report import closing
@@ -167,10 +167,30 @@ class Store:
         self._upload(run, contents.records(outcome, paired))
         metrics = {} if drift is None else {"baseline_drift": drift}
         if paired is not None:
-            metrics |= {"paired_speedup": paired.speedup, "paired_speedup_low": paired.low, "paired_speedup_high": paired.high}
+            metrics |= contents.paired_metrics(paired)
         note = contents.renewed(run.data.tags[layout.NOTE], outcome, run.data.metrics.get("tflops"))
         tags = {layout.DECISION: decision.value, layout.REASON: reason, layout.NOTE: note}
         self._log(run_id, metrics, {k: layout.cut(v, layout.MAX_TAG) for k, v in tags.items()})
+
+    @guarded
+    def tries(self, run_id: str) -> list[Try]:
+        """Attempts to have a run accepted that were refused after it was measured, oldest first."""
+        run = self._run(run_id)
+        if layout.TRIES not in run.data.tags:
+            return []
+        return [try_from_dict(data) for data in json.loads(self._download(run, layout.TRIES_JSON))]
+
+    @guarded
+    def add_try(self, run_id: str, tried: Try) -> None:
+        """Record that a run was refused, with what was measured."""
+        found = [*self.tries(run_id), tried]
+        self._upload(self._run(run_id), {layout.TRIES_JSON: contents.dump(found)})
+        self._log(run_id, {}, {layout.TRIES: str(len(found))})
+
+    @guarded
+    def file_of(self, stored: Stored) -> str:
+        """The sweep file that a run came from, as its user named it."""
+        return self.sweep_info(self.find_sweep(stored.sweep_id)).file
 
     @guarded
     def decide(self, run_id: str, decision: Decision) -> None:

@@ -15,10 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from runner import stats
+from runner.accept import never_idle
 from runner.compare import Comparison
 from runner.evaluate import Row
 from runner.executors.jobs import Job
 from runner.gate import DRIFT_LIMIT
+from runner.pairs import interval, told
 from runner.planning import Asked, Planned
 from runner.records import Artifact, Baseline, Outcome, RankedRow, to_dict
 from runner.remote import Status
@@ -37,7 +39,15 @@ SILENT = 60.0  # seconds without a word from a sweep's driver, which speaks ever
 PACKING_SHOWS = 0.05
 """Milliseconds of packing from which a report says so; less is what it takes to find that there is nothing to pack."""
 
-STYLES = {"candidate": "green", "accepted": "bold green", "rejected": "red", "superseded": "dim", "fail": "red", "pass": "green"}
+STYLES = {
+    "candidate": "green",
+    "accepted": "bold green",
+    "rejected": "red",
+    "beaten": "dim",
+    "superseded": "dim",
+    "fail": "red",
+    "pass": "green",
+}
 
 
 def console() -> Console:
@@ -74,7 +84,7 @@ def outcome_line(outcome: Outcome, swept: tuple[str, ...], flops: float) -> str:
     if outcome.measurement is None:
         return f"{outcome.status.value:<9} {label}{base}: {outcome.reason}"
     median = stats.median(outcome.measurement.samples_ms)
-    against = f"  {_vs(outcome):.3f}x {outcome.baseline.name}" if outcome.baseline else ""
+    against = f"  {ratio:.3f}x {_baseline_name(outcome)}" if (ratio := outcome.measurement.speedup_vs_baseline) else ""
     return (
         f"{outcome.status.value:<9} {label}{base}  {median:.4g} ms  {flops / median / 1e9:.4g} TFLOPS{against}"
         f"  {outcome.decision.value}: {outcome.reason}"
@@ -125,6 +135,7 @@ def report(found: Report, flops: float) -> list[Any]:
     baseline = next((r.outcome.baseline for r in found.rows if r.outcome.baseline), None)
     parts: list[Any] = [ranking(found.rows, swept, flops, baseline), *_not_shown(found.rows)]
     parts += [_baseline_line(baseline, found)] if baseline else []
+    parts += [never_idle(found.sweep.info.file)] if found.all_disturbed else []
     parts += [f"note: {note}" for note in found.notes]
     if found.others:
         parts += [f"not measured, {len(found.others)}:", *(f"  {n} x {why}" for why, n in failures(found).items())]
@@ -139,7 +150,7 @@ def report(found: Report, flops: float) -> list[Any]:
         ]
     elif found.rows:
         best = found.sweep.best
-        stands = f"the best stands, {best.label}" if best else "nothing passes every rule and is faster than the base"
+        stands = f"the best stands, {best.label}" if best else "nothing that passes every rule was shown to be faster"
         parts += ["", f"no candidate: {stands}"]
     return parts
 
@@ -181,8 +192,8 @@ def _row(number: int, row: RankedRow, swept: tuple[str, ...], flops: float) -> t
         f"{median:.4g}",
         f"{low:.4g}–{high:.4g}",
         f"{flops / median / 1e9:.4g}",
-        f"{_vs(outcome):.3f}" if outcome.baseline else "",
-        f"{row.paired.speedup:.4f}" if row.paired else ("base" if outcome.is_base else ""),
+        f"{ratio:.3f}" if (ratio := measurement.speedup_vs_baseline) else "",
+        told(row.paired) if row.paired else ("base" if outcome.is_base else ""),
         f"{measurement.max_abs_error:.3g}",
         "n/a" if count is None else str(count),
         outcome.decision.value,
@@ -213,7 +224,8 @@ def history(lines: Sequence[BestVersion]) -> Table:
         (
             f"v{line.version}{' *' if line.is_best else ''}",
             f"{line.latency_ms:.4g}",
-            f"{line.paired_speedup:.4f} [{line.paired_low:.4f}, {line.paired_high:.4f}]" if line.paired_speedup else "first",
+            _said_in_pairs(line.paired_speedup, line.paired_low, line.paired_high, line.paired_sessions, line.paired_tau)
+            or "first",
             f"{line.speedup_vs_baseline:.3f}" if line.speedup_vs_baseline else "",
             line.decision.value,
             line.run_id[:8],
@@ -334,7 +346,11 @@ def shown(stored: Stored) -> list[Any]:
     if measurement is not None:
         state = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in measurement.state.items())
         rows = [("median ms", _median_of(stored)), ("samples", str(len(measurement.samples_ms)))]
-        rows += [(f"x {outcome.baseline.name}", f"{_vs(outcome):.4f}")] if outcome.baseline else []
+        if (ratio := measurement.speedup_vs_baseline) is not None:
+            rows += [(f"x {_baseline_name(outcome)}", f"{ratio:.4f} by {len(measurement.reference_ms)} calls among its own")]
+        rows += [("in pairs", told(stored.paired))] if stored.paired else []
+        for name, accuracy in (("", measurement.accuracy), (f" of {_baseline_name(outcome)}", measurement.baseline_accuracy)):
+            rows += [(f"relative error{name}", f"{accuracy.relative_error:.3g}")] if accuracy else []
         rows += [("max_abs_error", f"{measurement.max_abs_error:.6g}"), ("prepack ms", f"{measurement.prepack_ms:.4g}")]
         rows += [("cache", measurement.cache), ("state", state)]
         rows += [("versions", ", ".join(f"{k} {v}" for k, v in measurement.versions.items()))]
@@ -360,16 +376,23 @@ def source_verify(artifact: Artifact) -> Table:
 
 def evaluation(rows: Sequence[Row]) -> Table:
     """The baseline's row and the kernel's, in pairs of rows."""
-    headers = ("", "workload", "device", "median ms", "TFLOPS", "max err", "x baseline, paired", "note")
-    return table(headers, [_evaluated(row) for row in rows], right=("median ms", "TFLOPS", "max err"))
+    headers = ("", "workload", "device", "median ms", "TFLOPS", "error to float64", "max err", "x baseline, paired", "note")
+    return table(headers, [_evaluated(row) for row in rows], right=headers[3:7])
 
 
 def _evaluated(row: Row) -> tuple[str, ...]:
-    paired = f"{row.speedup_vs_baseline:.4f} [{row.speedup_low:.4f}, {row.speedup_high:.4f}]" if row.speedup_vs_baseline else ""
+    paired = _said_in_pairs(row.speedup_vs_baseline, row.speedup_low, row.speedup_high, row.sessions, row.tau)
     packed = f"packed in {row.prepack_ms:.3g} ms, not timed" if row.prepack_ms and row.prepack_ms > PACKING_SHOWS else ""
     notes = "; ".join(filter(None, (f"run {row.run_id[:8]}" if row.run_id else "", packed, row.contended or "")))
-    numbers = f"{row.latency_ms_median:.4g}", f"{row.tflops:.4g}", f"{row.max_abs_error:.3g}"
-    return row.name, row.workload, row.device, *numbers, paired, notes
+    errors = ("" if error is None else f"{error:.3g}" for error in (row.relative_error, row.max_abs_error))
+    return row.name, row.workload, row.device, f"{row.latency_ms_median:.4g}", f"{row.tflops:.4g}", *errors, paired, notes
+
+
+def _said_in_pairs(speedup: float | None, low: float | None, high: float | None, sessions: int, tau: float | None) -> str:
+    """As `told` of the pairs themselves, which are not at hand; empty where there are none."""
+    if speedup is None or low is None or high is None:
+        return ""
+    return interval(speedup, low, high, sessions, tau)
 
 
 def comparison(found: Comparison, source: bool) -> list[Any]:
@@ -410,11 +433,12 @@ def verdicts(outcome: Outcome) -> Table:
 def _baseline_line(baseline: Baseline, found: Report) -> str:
     drift = found.drifts.get(baseline.device.key)
     said = f"{baseline.name} on {baseline.device.model}: {stats.median(baseline.before_ms):.4g} ms"
+    said += f" as {baseline.form}, the fastest of {len(baseline.forms)} ways" if len(baseline.forms) > 1 else ""
+    said += f", disturbed: {baseline.contended}" if baseline.contended else ""
     if drift is None:
         return said
-    return f"{said}, {drift:+.1%} after the sweep" + (
-        ": DRIFT, the results between are suspect" if abs(drift) > DRIFT_LIMIT else ""
-    )
+    drifted = "; the card has drifted, which the calls of it among each variant's own follow" if abs(drift) > DRIFT_LIMIT else ""
+    return f"{said}, {drift:+.1%} after the sweep{drifted}"
 
 
 def _notes(notes: Sequence[str]) -> list[str]:
@@ -426,9 +450,8 @@ def _notes(notes: Sequence[str]) -> list[str]:
     return [f"note: {who}: {', '.join(what)}" for who, what in grouped.items()]
 
 
-def _vs(outcome: Outcome) -> float:
-    assert outcome.baseline is not None and outcome.measurement is not None
-    return stats.median(outcome.baseline.before_ms) / stats.median(outcome.measurement.samples_ms)
+def _baseline_name(outcome: Outcome) -> str:
+    return outcome.baseline.name if outcome.baseline else "baseline"
 
 
 def _median_of(stored: Stored) -> str:

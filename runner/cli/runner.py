@@ -33,26 +33,31 @@ def main() -> None:
 
 @main.command()
 @RUN
+@click.option("--self", "itself", is_flag=True, help="Pair its kernel with itself: which difference can this machine tell?")
 @ADDRESS
-def accept(run: str, address: str | None) -> None:
-    """Measure a run in pairs against today's best, on one device of its model, and promote it if it is faster for sure.
+def accept(run: str, itself: bool, address: str | None) -> None:
+    """Prove a run, measure it in pairs against today's best in fresh processes, and promote it if it is faster for sure.
 
     \b
     Example:  runner accept 3f9a
+              runner accept 3f9a --self
               runner accept 3f9a --address http://head:8265
     """
     from runner.accept import accept as judge
-    from runner.accept import fit
+    from runner.accept import fit, timed, told_apart, with_itself
     from runner.executors.jobs import is_cluster
 
     if is_cluster(address):
         from runner.cli import job
         from runner.remote import ask_record
 
-        run = ask_record(lambda record: fit(run, record)[0].run_id) or run
-        job.run(str(address), f"accept-{run[:8]}", ["accept", run])
+        run = ask_record(lambda record: (timed(run, record) if itself else fit(run, record)[0]).run_id) or run
+        job.run(str(address), f"accept-{run[:8]}", ["accept", run, *["--self"] * itself])
         return
     with _measuring(address) as (store, executor):
+        if itself:
+            click.echo(told_apart(with_itself(run, store, executor, click.echo)))
+            return
         accepted = judge(run, store, executor, click.echo)
     best = accepted.best
     click.echo(f"accepted {best.run_id[:8]}: version {best.version}, the best {best.workload} on {best.device_model}")
@@ -191,13 +196,21 @@ def repro(run: str, anyway: bool, address: str | None) -> None:
 @main.command()
 @click.argument("which", required=False)
 @click.option("--warmup", type=click.IntRange(1), default=10, show_default=True, help="Calls of each before any is timed.")
-@click.option("--repeat", type=click.IntRange(6), default=50, show_default=True, help="Timed calls of each.")
+@click.option("--repeat", type=click.IntRange(6), default=50, show_default=True, help="Pairs of each session.")
+@click.option("--sessions", type=click.IntRange(1), default=3, show_default=True, help="Fresh processes, each with its pairs.")
 @click.option("--output-dir", type=click.Path(file_okay=False, path_type=Path), help="Also keep it here, as text, CSV and JSON.")
 @ADDRESS
 @JSON
 @click.option("--lines", is_flag=True, hidden=True, help="Print each row as a line for the command that submitted this one.")
 def evaluate(
-    which: str | None, warmup: int, repeat: int, output_dir: Path | None, address: str | None, json_: bool, lines: bool
+    which: str | None,
+    warmup: int,
+    repeat: int,
+    sessions: int,
+    output_dir: Path | None,
+    address: str | None,
+    json_: bool,
+    lines: bool,
 ) -> None:
     """The formal evaluation of a workload: its baseline and its best kernel, alternated call by call on one device.
 
@@ -212,9 +225,9 @@ def evaluate(
     from runner.executors.jobs import is_cluster
 
     if is_cluster(address):
-        rows = _evaluated_by_a_job(str(address), which, warmup, repeat)
+        rows = _evaluated_by_a_job(str(address), which, warmup, repeat, sessions)
     else:
-        rows = _evaluated(address, which, warmup, repeat)
+        rows = _evaluated(address, which, warmup, repeat, sessions)
     if lines:
         for row in rows:
             click.echo(evaluator.as_line(row))
@@ -307,7 +320,7 @@ def _executor(address: str | None) -> Any:
     return InlineExecutor()
 
 
-def _evaluated(address: str | None, which: str | None, warmup: int, repeat: int) -> list[Any]:
+def _evaluated(address: str | None, which: str | None, warmup: int, repeat: int, sessions: int) -> list[Any]:
     """The rows of the bests that are asked for, measured now."""
     from runner import evaluate as evaluator
     from runner.records import Protocol
@@ -315,10 +328,10 @@ def _evaluated(address: str | None, which: str | None, warmup: int, repeat: int)
 
     with _measuring(address) as (store, executor):
         chosen = [_chosen(store, which)] if which else evaluator.measurable(Registry(store).bests(), executor)
-        return [row for best in chosen for row in evaluator.evaluate(best, store, executor, Protocol(warmup, repeat))]
+        return [row for best in chosen for row in evaluator.evaluate(best, store, executor, Protocol(warmup, repeat), sessions)]
 
 
-def _evaluated_by_a_job(address: str, which: str | None, warmup: int, repeat: int) -> list[Any]:
+def _evaluated_by_a_job(address: str, which: str | None, warmup: int, repeat: int, sessions: int) -> list[Any]:
     """As `_evaluated`, by a job of a cluster, which gives the rows as lines; whatever else it prints is shown."""
     from runner import evaluate as evaluator
     from runner.cli import job
@@ -335,7 +348,7 @@ def _evaluated_by_a_job(address: str, which: str | None, warmup: int, repeat: in
         which = ask_record(lambda record: _chosen(record, which).run_id) or which
     else:
         ask_record(lambda record: evaluator.demand_any(Registry(record).bests()))
-    options = ["--warmup", str(warmup), "--repeat", str(repeat), "--lines"]
+    options = ["--warmup", str(warmup), "--repeat", str(repeat), "--sessions", str(sessions), "--lines"]
     job.run(address, f"evaluate-{which[:8]}" if which else "evaluate", ["evaluate", *filter(None, [which]), *options], take)
     return rows
 

@@ -69,10 +69,9 @@ def _metrics(rows: Sequence[RankedRow], failures: Mapping[str, int]) -> dict[str
     found[layout.COUNT_REUSED] = float(sum(row.reused for row in rows))
     best = rows[0].outcome if rows else None
     if best is not None and best.measurement is not None:
-        latency = median(best.measurement.samples_ms)
-        found[layout.BEST_LATENCY] = latency
-        if best.baseline is not None:
-            found[layout.BEST_SPEEDUP] = median(best.baseline.before_ms) / latency
+        found[layout.BEST_LATENCY] = median(best.measurement.samples_ms)
+        if (ratio := best.measurement.speedup_vs_baseline) is not None:
+            found[layout.BEST_SPEEDUP] = ratio
     return found
 
 
