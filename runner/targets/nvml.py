@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from typing import Any
 
 REASONS = {
@@ -35,7 +36,7 @@ def state(uuid: str) -> dict[str, float | str]:
         nvml, card = _card(uuid)
     except Exception:  # no library, no driver, a container that hides the card
         return {}
-    looks = {
+    looks: dict[str, Callable[[], Any]] = {
         "clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
         "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM),
         "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
