@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +12,19 @@ from kernels.family import code_hash, load_family
 from runner import stats
 from runner.accept import device_of
 from runner.build import BuildJob
-from runner.errors import RequestError
-from runner.executors.base import Done, Executor, run_one
-from runner.jobs.requests import BenchJob
+from runner.errors import InfrastructureLost, Refused, RequestError
+from runner.executors.base import Done, Executor, measure_child, run_measure, run_one
+from runner.jobs.requests import BenchJob, ProveJob
 from runner.records import Measurement, Protocol, Status
+from runner.targets.base import backend
 from tracking.store import Store, Stored
 
 BUILD_DEADLINE = 600.0
 MEASURE_DEADLINE = 600.0
+SANITIZE_DEADLINE = 1800.0  # a memory checker slows a kernel down by tens of times
+
+CHECKER_STARTED = "COMPUTE-SANITIZER"
+FAULT = re.compile(r"(?:Invalid|Misaligned|Program hit|Out-of-range|Out-of-bounds)\b")
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,41 @@ def repro(prefix: str, store: Store, executor: Executor, say: Callable[[str], No
     if done.failure is not None:
         return Repro(stored, Status(done.failure.kind.value), done.failure.detail, None)
     return Repro(stored, Status.MEASURED, "", done.value)
+
+
+def sanitize(prefix: str, store: Store, executor: Executor, say: Callable[[str], None], anyway: bool = False) -> list[str]:
+    """What a memory checker says of a run's variant, a line for each fault: empty where it found none.
+
+    The variant runs on inputs of every kind, once each. Raises as `wanted` does, RequestError where there is no such tool,
+    Refused where the variant cannot be built, and InfrastructureLost where the tool did not start.
+    """
+    stored = wanted(prefix, store, anyway)
+    variant, search = stored.outcome.variant, (str(Path.cwd()),)
+    device = device_of(stored, executor)
+    with tempfile.TemporaryDirectory(prefix="runner-sanitize-") as folder:
+        log = Path(folder, "log")
+        command = backend(device.kind).memory_checker(log)
+        if not command:
+            raise RequestError(f"--sanitize needs compute-sanitizer on the PATH and an NVIDIA card; this run is of {device.kind}")
+        built = _next(executor, BuildJob(variant, search), BUILD_DEADLINE, "build", say)
+        if built.failure is not None:
+            raise Refused(f"{stored.run_id[:8]} cannot be built: {built.failure}")
+        child = measure_child(device, command)
+        try:
+            done = run_measure(child, ProveJob(variant, built.value, device, launches=0, search=search), SANITIZE_DEADLINE)
+        finally:
+            child.close()
+        said = log.read_text(errors="replace") if log.exists() else ""
+    if CHECKER_STARTED not in said:
+        raise InfrastructureLost(f"{command[0]} did not start: {done.failure or done.output or 'it said nothing'}")
+    found = checker_faults(said)
+    return found + ([str(done.failure)] if done.failure is not None and not found else [])
+
+
+def checker_faults(said: str) -> list[str]:
+    """The first line of each fault that compute-sanitizer reported, with where it was."""
+    lines = [line.removeprefix("=========").strip() for line in said.splitlines() if line.startswith("=========")]
+    return [f"{line} {where}" for line, where in zip(lines, [*lines[1:], ""]) if FAULT.match(line)]
 
 
 def wanted(prefix: str, store: Store, anyway: bool) -> Stored:

@@ -166,25 +166,35 @@ def show(run: str, source: bool, json_: bool) -> None:
 @main.command()
 @RUN
 @click.option("--anyway", is_flag=True, help="Also when the family's code has changed since.")
+@click.option("--sanitize", is_flag=True, help="Under compute-sanitizer, which names every access out of bounds.")
 @ADDRESS
-def repro(run: str, anyway: bool, address: str | None) -> None:
+def repro(run: str, anyway: bool, sanitize: bool, address: str | None) -> None:
     """Run one variant again, alone, with everything it prints. Exit 0 when it ends as it did then, else 1.
 
     \b
     Example:  runner repro 3f9a
+              runner repro 3f9a --sanitize
               runner repro 3f9a --address http://head:8265
     """
     from runner.executors.jobs import is_cluster
     from runner.repro import compared, wanted
     from runner.repro import repro as again
+    from runner.repro import sanitize as checked
 
     if is_cluster(address):
         from runner.cli import job
         from runner.remote import ask_record
 
         run = ask_record(lambda record: wanted(run, record, anyway).run_id) or run
-        job.run(str(address), f"repro-{run[:8]}", ["repro", run, *["--anyway"] * anyway])
+        job.run(str(address), f"repro-{run[:8]}", ["repro", run, *["--anyway"] * anyway, *["--sanitize"] * sanitize])
         return
+    if sanitize:
+        with _measuring(None) as (store, executor):
+            faults = checked(run, store, executor, click.echo, anyway)
+        for fault in faults:
+            click.echo(fault)
+        click.echo(f"the memory checker found {len(faults) or 'no'} fault{'s' * (len(faults) != 1)}")
+        raise SystemExit(1 if faults else 0)
     with _measuring(address) as (store, executor):
         found = again(run, store, executor, click.echo, anyway)
     for line in compared(found):

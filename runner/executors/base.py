@@ -134,9 +134,11 @@ def build_child() -> Child:
     return Child(NO_DEVICES)
 
 
-def measure_child(device: Device) -> Child:
+def measure_child(device: Device, under: Sequence[str] = ()) -> Child:
+    """`under` as in `Child`."""
     target = backend(device.kind)
-    return Child({**target.visible(device), TAKES_TURNS: "1"}, forked=target.torch_device == "cpu")
+    forked = target.torch_device == "cpu" and not under
+    return Child({**target.visible(device), TAKES_TURNS: "1"}, forked, under)
 
 
 def warm(child: Child) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -53,10 +53,11 @@ class Child:
 
     `env` is laid over this process's environment when the child starts (None removes a name). All that the child's
     processes hold together may reach `default_limit` bytes as it was when the child started. One that is not `forked` imports
-    everything itself, as it must where it is to open an accelerator.
+    everything itself, as it must where it is to open an accelerator. `under` is a command that starts it: a memory checker.
     """
 
-    def __init__(self, env: Mapping[str, str | None] | None = None, forked: bool = True):
+    def __init__(self, env: Mapping[str, str | None] | None = None, forked: bool = True, under: Sequence[str] = ()):
+        self._under = tuple(under)
         self.session = ""  # what it last ran jobs of, where they ask for a process of their own
         self._forked = forked
         self._env = {k: v for k, v in {**os.environ, **(env or {}), ASKED_BY: str(os.getpid())}.items() if v is not None}
@@ -138,7 +139,9 @@ class Child:
     def _spawn(self, log: IO[bytes], pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
         """A child that imports everything itself."""
         # By path and not by -m, which would put the current folder first on the child's path, and a user's files before ours.
-        command = [sys.executable, worker.__file__, *map(str, pipes), str(os.getpid())]
+        # Under another command, its parent is not this process, and the pipe's end alone tells it to end.
+        parent = 0 if self._under else os.getpid()
+        command = [*self._under, sys.executable, worker.__file__, *map(str, pipes), str(parent)]
         return subprocess.Popen(
             command,
             env={**self._env, "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"},

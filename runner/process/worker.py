@@ -22,7 +22,8 @@ LENGTH = struct.Struct("!Q")
 
 
 def main(job_fd: int, result_fd: int, parent: int) -> None:
-    die_with(parent)
+    if parent:
+        die_with(parent)
     die_first()
     for fd in (job_fd, result_fd):
         os.set_inheritable(fd, False)  # a compiler or a kernel's own child must not hold the pipe open

@@ -83,6 +83,9 @@ class Backend(Protocol):
         One line for people, "" for nobody, None where it cannot be told.
         """
 
+    def memory_checker(self, log: Path) -> tuple[str, ...]:
+        """A command to run a process under that reports every access out of bounds in `log`; empty where there is none."""
+
     def versions(self) -> dict[str, str]:
         """Driver, toolkit and compiler."""
 

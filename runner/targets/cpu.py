@@ -91,6 +91,9 @@ class CPUBackend:
     def others(self, device: Device) -> Callable[[], str | None]:
         return cpu_time.look()
 
+    def memory_checker(self, log: Path) -> tuple[str, ...]:
+        return ()
+
     def versions(self) -> dict[str, str]:
         compiler = shutil.which("g++") or shutil.which("clang++")
         if compiler is None:

@@ -124,6 +124,10 @@ class CUDABackend:
     def others(self, device: Device) -> Callable[[], str | None]:
         return look(lambda: strangers(parse_monitor(_monitor(device))))
 
+    def memory_checker(self, log: Path) -> tuple[str, ...]:
+        tool = shutil.which("compute-sanitizer")
+        return (tool, "--tool", "memcheck", "--log-file", str(log)) if tool else ()
+
     def versions(self) -> dict[str, str]:
         found = {}
         if rows := _query("driver_version"):

@@ -98,6 +98,9 @@ class MACABackend:
     def others(self, device: Device) -> Callable[[], str | None]:
         return look(lambda: strangers(parse_processes(_mx_smi(), device.index)))
 
+    def memory_checker(self, log: Path) -> tuple[str, ...]:
+        return ()
+
     def versions(self) -> dict[str, str]:
         version = re.search(r"MACA Version:\s*([\d.]+)", _mx_smi())
         driver = re.search(r"Driver Version:\s*([\d.]+)", _mx_smi())
