@@ -70,9 +70,7 @@ def test_what_a_memory_checker_reports_is_one_line_for_each_fault() -> None:
 
 def test_a_child_runs_under_another_command(tmp_path: Path) -> None:
     log, tool = tmp_path / "log", tmp_path / "checker"
-    tool.write_text(
-        '#!/bin/sh\nshift\necho "========= COMPUTE-SANITIZER" > "$1"\nshift\n"$@"\n'
-    )  # a child of its own, as the real one
+    tool.write_text('#!/bin/sh\nshift\necho "========= COMPUTE-SANITIZER" > "$1"\nshift\n"$@"\n')
     tool.chmod(0o755)
     child = measure_child(backend("cpu").devices()[0], (str(tool), "--log-file", str(log)))
     try:

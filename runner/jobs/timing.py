@@ -107,7 +107,7 @@ class Loop:
 
     def _widen(self, fastest_ms: float) -> None:
         """Time short calls several at once: device events tick too slowly for one."""
-        batch = min(MOST_IN_BATCH, math.ceil(self.target.shortest_ms / max(fastest_ms, 1e-6)))
+        batch = max(1, min(MOST_IN_BATCH, math.ceil(self.target.shortest_ms / max(fastest_ms, 1e-6))))
         for subject in self.subjects:
             subject.widen(batch)
 
