@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -60,10 +61,13 @@ def test_the_winner_is_promoted_on_paired_evidence_and_loads_in_a_fresh_process(
 def test_the_best_is_evaluated_in_pairs_with_its_baseline_and_two_runs_are_compared(copied: Finished) -> None:
     winner, slow = run_of(copied, 96), run_of(copied, 16)
     ok(accept(copied, winner))
-    said = ok(command.run("runner", "evaluate", "--repeat", "20", "--output-dir", "report", folder=copied.folder))
+    said = ok(
+        command.run("runner", "evaluate", "--repeat", "20", "--sessions", "2", "--output-dir", "report", folder=copied.folder)
+    )
     baseline, kernel = json.loads((copied.folder / "report/evaluation.json").read_text())
     assert baseline["name"] == "GEMM baseline (torch.mm)" and kernel["name"] == "TileLang GEMM"
-    assert kernel["run_id"] == winner and kernel["repeat"] == 20
+    assert kernel["run_id"] == winner and (kernel["repeat"], kernel["sessions"]) == (20, 2) and kernel["tau"] is not None
+    assert baseline["relative_error"] > 0 and baseline["max_abs_error"] is None, "it has an error of its own"
     assert kernel["speedup_low"] <= kernel["speedup_vs_baseline"] <= kernel["speedup_high"]
     assert baseline["latency_ms_median"] > 0 and baseline["speedup_vs_baseline"] is None
     text = (copied.folder / "report/evaluation.txt").read_text()
@@ -84,9 +88,16 @@ def test_a_slower_run_is_refused_with_the_verdicts_and_nothing_changes(copied: F
     ok(accept(copied, run_of(copied, 96)))
     refused = accept(copied, run_of(copied, 16))
     assert refused.returncode == 1
-    assert "faster     fail" in refused.stdout
+    assert re.search(r"faster +fail", refused.stdout)
     assert "does not clear 1" in refused.stdout
+    assert "would have shown" in refused.stdout
     assert len(json.loads(ok(command.run("runner", "history", "--json", folder=copied.folder)))) == 1
+
+
+def test_a_run_against_itself_says_what_this_machine_can_tell(copied: Finished) -> None:
+    said = ok(command.run("runner", "accept", run_of(copied, 96)[:8], "--self", folder=copied.folder))
+    assert re.search(r"against itself: .* k=5 tau .* 250 pairs", said) and "this machine can tell a difference of" in said
+    assert json.loads(ok(command.run("runner", "best", "--json", folder=copied.folder))) == []
 
 
 def test_accepting_the_best_again_is_refused(copied: Finished) -> None:
@@ -141,4 +152,4 @@ def test_a_run_of_another_protocol_is_refused(copied: Finished) -> None:
     other = Finished(copied.folder, "", listed[0]["id"])
     refused = accept(other, run_of(other, 96))
     assert refused.returncode == 1
-    assert "measured under protocol v1/w1/r9, the best under v1/w1/r7" in refused.stderr
+    assert "measured under protocol v2/w1/r9, the best under v2/w1/r7" in refused.stderr

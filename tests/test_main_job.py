@@ -44,15 +44,15 @@ def test_every_variant_is_in_mlflow_with_what_an_engineer_looks_for(interleave: 
         assert params["M"] == params["N"] == params["K"] == "512"
         assert params["dtype"] == "float32"
         assert tags["status"] == "measured"
-        assert tags["decision"] in ("candidate", "rejected")
-        assert tags["reason"] and tags["device"] and tags["protocol"] == "v1/w2/r10"
+        assert tags["decision"] in ("candidate", "beaten", "unproven", "rejected")
+        assert tags["reason"] and tags["device"] and tags["protocol"] == "v2/w2/r10"
         assert len(tags["mlflow.note.content"].splitlines()) == 2
 
 
 def test_a_run_keeps_its_source_its_samples_and_its_verdicts(interleave: Finished) -> None:
     run_id = interleave.ranking()[0]["run_id"]
     said = ok(command.run("runner", "show", run_id[:8], folder=interleave.folder))
-    for rule in ("correct", "mma", "plausible", "stable", "faster"):
+    for rule in ("correct", "accurate", "deterministic", "mma", "plausible", "stable", "alone", "faster"):
         assert rule in said
     assert "not applicable" in said, "no matrix instruction on a CPU: neither passed nor failed"
     source = ok(command.run("runner", "show", run_id[:8], "--source", folder=interleave.folder))

@@ -74,9 +74,10 @@ def test_a_promoted_run_is_the_best_and_the_one_before_is_superseded(store: Stor
     before = registry.promote(first, None, VERDICTS, None)
     best = promote(registry, second, over=before)
     assert registry.best(make.WORKLOAD, first.device_model) == best
-    assert (best.version, best.run_id, best.variant_id, best.protocol) == (2, second.run_id, second.variant_id, "v1/w10/r50")
+    assert (best.version, best.run_id, best.variant_id, best.protocol) == (2, second.run_id, second.variant_id, "v2/w10/r50")
     assert best.stored.outcome.verdicts == VERDICTS
     assert decisions(store, runs) == [Decision.SUPERSEDED, Decision.ACCEPTED, rejected.decision]
+    assert "in 3 sessions of pairs" in best.stored.outcome.reason
     assert "1.0500x version 1" in best.stored.outcome.reason
     assert store.client.get_run(second.run_id).data.metrics["paired_speedup"] == 1.05
     version = store.client.get_model_version_by_alias(layout.model_name(make.WORKLOAD, first.device_model), "best")
@@ -94,6 +95,8 @@ def test_the_history_is_the_whole_curve(store: Store) -> None:
     assert [v.latency_ms for v in history] == pytest.approx([2.0, 1.9, 1.8])
     assert [v.is_best for v in history] == [False, False, True]
     assert history[1].label == "b_interleave=2" and history[1].paired_low == pytest.approx(1.04)
+    assert (history[1].paired_sessions, history[1].paired_tau) == (3, 0.003)
+    assert history[1].speedup_vs_baseline == pytest.approx(1.5 / 1.9), "by the calls of the baseline among its own"
     assert history[1].accepted_by and history[1].accepted_at.endswith("+00:00")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import InfrastructureLost, NotFound, RequestError
-from runner.records import TIMED, UNSETTLED, Decision, Outcome, RankedRow, Ruling, Status, SweepInfo, Verdict
+from runner.records import TIMED, UNSETTLED, Decision, Outcome, RankedRow, Ruling, Status, SweepInfo, Try, Verdict
 from tests import outcomes as make
 from tests.servers import free_port, local_folder, mlflow_server, running
 from tracking import layout, queries
@@ -87,10 +87,13 @@ def test_a_run_is_filled_as_its_reader_expects(local: Store, info: SweepInfo) ->
     assert metrics["tflops"] == pytest.approx(make.FLOPS / 2e-3 / 1e12)
     assert metrics["peak_fraction"] == pytest.approx(metrics["tflops"] / 989)
     assert (metrics["baseline_latency_ms_median"], metrics["speedup_vs_baseline"]) == (1.5, 0.75)
+    assert (metrics["relative_error"], metrics["baseline_relative_error"]) == (2.1e-4, 2.07e-4)
+    assert metrics["equal_share"] == 1.0
     assert (metrics["max_abs_error"], metrics["mma_count"], metrics["registers"], metrics["spill_bytes"]) == (0, 1, 168, 0)
     tags = run.data.tags
+    assert tags["baseline_form"] == "plain"
     assert (tags["base"], tags["target"], tags["host"], tags["source_hash"]) == ("true", "cuda sm_90a", "node-7", "5eed")
-    assert (tags["version.nvcc"], tags["version.driver"], tags["protocol"]) == ("12.8", "570.1", "v1/w10/r50")
+    assert (tags["version.nvcc"], tags["version.driver"], tags["protocol"]) == ("12.8", "570.1", "v2/w10/r50")
     tried, came = tags["mlflow.note.content"].split("\n")
     assert "b_interleave=4" in tried and info.question in tried
     assert "2 ms" in came and "0.750x torch.mm" in came and "candidate: every rule passed" in came
@@ -106,7 +109,8 @@ def test_a_number_that_is_not_known_is_absent(local: Store, info: SweepInfo) -> 
     of = make.variant()
     device = dataclasses.replace(make.DEVICE, peak_tflops={})
     cpu_like = make.artifact(of, mma_count=None, resources={})
-    measured = make.measurement(device=device, error=math.inf)
+    nothing_beside = {"reference_ms": (), "accuracy": None, "baseline_accuracy": None, "calls": 0, "equal": 0}
+    measured = dataclasses.replace(make.measurement(device=device, error=math.inf), **nothing_beside)
     parent = local.open_sweep(info, 1)
     run_id = local.write(parent, info, make.outcome(artifact=cpu_like, measurement=measured, baseline=None))
     metrics = local.client.get_run(run_id).data.metrics
@@ -116,6 +120,9 @@ def test_a_number_that_is_not_known_is_absent(local: Store, info: SweepInfo) -> 
         "mma_count",
         "registers",
         "max_abs_error",
+        "relative_error",
+        "baseline_relative_error",
+        "equal_share",
         "speedup_vs_baseline",
         "baseline_latency_ms_median",
     }
@@ -299,18 +306,31 @@ def test_an_empty_store_has_nothing(local: Store) -> None:
         local.find_sweep("ab")
 
 
+def test_refused_tries_are_kept_in_order_and_counted(store: Store, info: SweepInfo) -> None:
+    (run_id,) = write(store, info, make.outcome())
+    assert store.tries(run_id) == []
+    tries = [Try("0" * 12, "v2/w10/r50", "H200", why, "2026-01-02T03:04:05+00:00", (make.session(),)) for why in "ab"]
+    for number, tried in enumerate(tries, 1):
+        store.add_try(run_id, tried)
+        assert store.tries(run_id) == tries[:number]
+        assert store.client.get_run(run_id).data.tags["refused_accepts"] == str(number)
+    assert store.load(run_id).outcome == without_blob(make.outcome()), "it says nothing else of the run"
+
+
 def test_a_decision_is_amended_with_its_evidence(store: Store, info: SweepInfo) -> None:
     outcome = make.outcome()
     (run_id,) = write(store, info, outcome)
     verdicts = (Verdict("faster", Ruling.FAIL, "1.01x [0.99, 1.03] does not clear 1.02"),)
-    store.amend(run_id, Decision.REJECTED, "not faster", verdicts, make.paired(outcome, 1.01), drift=0.04)
+    store.amend(run_id, Decision.BEATEN, "not faster", verdicts, make.paired(outcome, 1.01), drift=0.04)
     after, run = store.load(run_id), store.client.get_run(run_id)
-    assert (after.decision, after.outcome.decision, after.outcome.reason) == (Decision.REJECTED, Decision.REJECTED, "not faster")
+    assert (after.decision, after.outcome.decision, after.outcome.reason) == (Decision.BEATEN, Decision.BEATEN, "not faster")
+    assert after.paired == make.paired(outcome, 1.01), "a later sweep goes by it where the reference is the same"
+    assert (run.data.metrics["paired_sessions"], run.data.metrics["paired_tau"]) == (3, 0.003)
     assert (after.outcome.verdicts, after.outcome.measurement) == (verdicts, outcome.measurement)
     assert run.data.metrics["paired_speedup"] == 1.01
     assert run.data.metrics["paired_speedup_low"] < 1.01 < run.data.metrics["paired_speedup_high"]
     assert run.data.metrics["baseline_drift"] == 0.04
-    assert "rejected: not faster" in run.data.tags["mlflow.note.content"]
+    assert "beaten: not faster" in run.data.tags["mlflow.note.content"]
     assert "paired.json" in {f.path for f in store.client.list_artifacts(run_id)}
     assert run.info.status == "FINISHED"
 
