@@ -33,7 +33,7 @@ def once(journal_mode: str, writers: int, outcomes: int) -> dict[str, float]:
     from runner.records import to_dict
     from tests import outcomes as make
     from tracking import sqlite
-    from tracking.journal import Journal
+    from tracking.journal import Header, Journal
     from tracking.store import Store
 
     if journal_mode == DELETE:
@@ -42,7 +42,7 @@ def once(journal_mode: str, writers: int, outcomes: int) -> dict[str, float]:
     store = Store(f"sqlite:///{Path.cwd()}/mlflow.db")
     parent = store.open_sweep(info, outcomes)
     with journal.held():
-        journal.begin({"info": to_dict(info), "flops": make.FLOPS})
+        journal.begin(Header(info, outcomes, make.FLOPS, store.uri))
         given = []
         for i in range(FIRST * writers + outcomes):
             made = make.outcome(config={"b_interleave": i})

@@ -3,7 +3,8 @@
 RunnerError
 ├── RequestError          the request is wrong: nothing started            exit 2
 │   ├── SpecError         a sweep file, with file, line and suggestion
-│   └── NotFound          a run, a best or a device that is not there, or an ambiguous name
+│   ├── NotFound          a run, a best or a device that is not there, or an ambiguous name
+│   └── Unreadable        a record that another version wrote, or that was changed, so that nothing can be made of it
 ├── Refused               a gate said no; the verdicts say why             exit 1
 ├── InfrastructureLost    a worker, a server or a device went away         exit 3
 └── JobFailed             one job failed; carries a FailureKind
@@ -52,6 +53,10 @@ class SpecError(RequestError):
 
 class NotFound(RequestError):
     """No such run, best or device, or more than one that the name could mean."""
+
+
+class Unreadable(RequestError):
+    """A record that another version wrote and this one cannot read; says which."""
 
 
 class Refused(RunnerError):

@@ -19,7 +19,7 @@ from runner.finals import pair_deadline
 from runner.jobs.requests import BASELINE, PairJob
 from runner.pairs import paired
 from runner.paths import atomic_write
-from runner.records import Accuracy, Device, Paired, Protocol, TargetKind
+from runner.records import Accuracy, Device, Paired, Protocol, TargetKind, from_dict
 from runner.sessions import measured
 from tracking.registry import Best
 from tracking.store import Store
@@ -143,8 +143,8 @@ def as_line(row: Row) -> str:
 
 
 def from_line(line: str) -> Row | None:
-    """The inverse; None for any other line."""
-    return Row(**json.loads(line.removeprefix(ROW))) if line.startswith(ROW) else None
+    """The inverse, also where the cluster runs another version; None for any other line."""
+    return from_dict(Row, json.loads(line.removeprefix(ROW))) if line.startswith(ROW) else None
 
 
 def write(folder: Path, rows: Sequence[Row], text: str) -> tuple[Path, ...]:

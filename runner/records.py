@@ -7,21 +7,27 @@ Times are milliseconds unless a name says otherwise.
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import median
-from typing import Any, Literal
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+T = TypeVar("T")
 Value = int | float | str | bool | None
 TargetKind = Literal["cpu", "cuda", "maca"]
 
 PROTOCOL_VERSION = 2
 """Version of the way time is taken and results are checked (docs/protocol.md). Part of every variant's identity."""
+
+SCHEMA = 1
+"""Version of what is written of a record. It grows where a reader of the version before could not make sense of it."""
 
 PASS_PREFIX = "pass."
 """Config keys with this prefix are TileLang pass configs: `pass.tl.enable_fast_math`."""
@@ -455,6 +461,9 @@ class RankedRow:
 
 
 PLAIN = frozenset((float, int, str, bool))
+NUMBERS = frozenset((float, int, bool))
+Reader = Callable[[Any], Any]
+"""Makes a value of some type from its JSON, or raises ValueError."""
 
 
 def to_dict(record: Any) -> Any:
@@ -478,65 +487,128 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def variant_from_dict(data: Mapping[str, Any]) -> Variant:
-    return Variant(
-        workload=Workload(**data["workload"]),
-        config=dict(data["config"]),
-        target=Target(**data["target"]),
-        code=data["code"],
-        toolchain=dict(data["toolchain"]),
-        protocol=data["protocol"],
-    )
+def versioned(record: Any) -> dict[str, Any]:
+    """A record as it is written where other versions read it: `to_dict` and the schema that it follows."""
+    return {"schema": SCHEMA, **to_dict(record)}
 
 
-def measurement_from_dict(data: Mapping[str, Any]) -> Measurement:
-    samples = {key: tuple(data.get(key, ())) for key in ("samples_ms", "reference_ms")}
-    accuracies = {key: Accuracy(**data[key]) for key in ("accuracy", "baseline_accuracy") if data.get(key) is not None}
-    checks = tuple(Check(**c) for c in data["checks"])
-    return Measurement(**{**data, "device": Device(**data["device"]), **samples, "checks": checks, **accuracies})
+def from_dict(cls: type[T], data: Any) -> T:
+    """The inverse of `to_dict`, also for a record of another version: unknown keys are ignored, missing ones take their defaults.
+
+    Bytes come back empty: `to_dict` left them out. Raises ValueError, naming the field, where one without a default is missing
+    or a value is none of its type.
+    """
+    return cast(T, _reader(cast(Any, cls))(data))
 
 
 def paired_from_dict(data: Mapping[str, Any]) -> Paired:
-    """Pairs of protocol version 1 had one process, and kept its samples in the record itself."""
-    data = dict(data)
-    if "sessions" not in data:
-        data["sessions"] = [{key: data.pop(key, None) for key in ("candidate_ms", "reference_ms", "checks", "contended")}]
-    return Paired(**{**data, "sessions": tuple(session_from_dict(s) for s in data["sessions"])})
-
-
-def session_from_dict(data: Mapping[str, Any]) -> PairSession:
-    samples = {key: tuple(data[key]) for key in ("candidate_ms", "reference_ms")}
-    return PairSession(**{**data, **samples, "checks": tuple(Check(**c) for c in data["checks"])})
-
-
-def try_from_dict(data: Mapping[str, Any]) -> Try:
-    return Try(**{**data, "sessions": tuple(session_from_dict(s) for s in data["sessions"])})
-
-
-def baseline_from_dict(data: Mapping[str, Any]) -> Baseline:
-    samples = {key: tuple(data[key]) for key in ("before_ms", "after_ms")}
-    accuracy = None if data.get("accuracy") is None else Accuracy(**data["accuracy"])
-    return Baseline(**{**data, "device": Device(**data["device"]), **samples, "accuracy": accuracy})
+    """`from_dict` of pairs. Those of protocol version 1 had one process, and kept its samples in the record itself."""
+    return from_dict(Paired, data if "sessions" in data else {**data, "sessions": [data]})
 
 
 def outcome_from_dict(data: Mapping[str, Any], blob: bytes = b"") -> Outcome:
-    """The inverse of `to_dict` for an outcome; `blob` is the artifact's binary, where the caller has it."""
+    """`from_dict` of an outcome; `blob` is the artifact's binary, where the caller has it."""
+    outcome = from_dict(Outcome, data)
+    if outcome.artifact is None or not blob:
+        return outcome
+    return dataclasses.replace(outcome, artifact=dataclasses.replace(outcome.artifact, blob=blob))
 
-    def some(key: str, make: Any) -> Any:
-        return None if data.get(key) is None else make(data[key])
 
-    return Outcome(
-        variant=variant_from_dict(data["variant"]),
-        status=Status(data["status"]),
-        reason=data["reason"],
-        decision=Decision(data["decision"]),
-        verdicts=tuple(Verdict(v["rule"], Ruling(v["ruling"]), v["evidence"]) for v in data["verdicts"]),
-        artifact=some("artifact", lambda a: Artifact(**a, blob=blob)),
-        measurement=some("measurement", measurement_from_dict),
-        baseline=some("baseline", baseline_from_dict),
-        failure=some("failure", lambda f: Failure(**f)),
-        duplicate_of=data["duplicate_of"],
-        is_base=data["is_base"],
-        attempt=data["attempt"],
-        deadlines=dict(data.get("deadlines", {})),
-    )
+@cache
+def _reader(kind: Any) -> Reader:
+    """What reads a value of a type; made once for each type, since thousands of records are read."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _record_reader(kind)
+    if origin in (Union, UnionType):
+        return _union_reader(inside)
+    if origin is tuple:
+        return _tuple_reader(inside)
+    if origin is Literal:
+        return _choice_reader(inside)
+    if origin is collections.abc.Mapping:
+        return _mapping_reader(_reader(inside[1]))
+    if origin is collections.abc.Sequence:
+        return _tuple_reader((inside[0], ...))
+    if kind is Any:
+        return lambda value: value
+    return cast(Reader, kind) if issubclass(kind, Enum) else _plain_reader((kind,))
+
+
+def _record_reader(kind: Any) -> Reader:
+    hints = get_type_hints(kind)
+    fields = [f for f in dataclasses.fields(kind) if hints[f.name] is not bytes]
+    readers = [(f.name, _reader(hints[f.name])) for f in fields]
+    bare = {f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING}
+    empty = {f.name: b"" for f in dataclasses.fields(kind) if hints[f.name] is bytes}
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise ValueError(f"{str(data)[:40]!r} is no {kind.__name__}")
+        if missing := bare - data.keys():
+            raise ValueError(f"{kind.__name__} lacks {', '.join(sorted(missing))}")
+        found: dict[str, Any] = dict(empty)
+        for name, reader in readers:
+            if name in data:
+                try:
+                    found[name] = reader(data[name])
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+        return kind(**found)
+
+    return read
+
+
+def _union_reader(kinds: tuple[Any, ...]) -> Reader:
+    """Of plain values, or of one type and None."""
+    if all(kind in (*PLAIN, NoneType) for kind in kinds):
+        return _plain_reader(kinds)
+    (one,) = (_reader(kind) for kind in kinds if kind is not NoneType)
+    return lambda value: None if value is None else one(value)
+
+
+def _tuple_reader(kinds: tuple[Any, ...]) -> Reader:
+    """Of any length where it ends in an ellipsis, else with a reader for each place."""
+    readers = [_reader(kind) for kind in kinds if kind is not ...]
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{str(value)[:40]!r} is no list")
+        if kinds[-1] is ...:
+            return tuple(map(readers[0], value))
+        if len(value) != len(kinds):
+            raise ValueError(f"{str(value)[:40]!r} has {len(value)} entries in place of {len(kinds)}")
+        return tuple(reader(item) for reader, item in zip(readers, value))
+
+    return read
+
+
+def _mapping_reader(reader: Reader) -> Reader:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{str(value)[:40]!r} is no mapping")
+        return {k: reader(v) for k, v in value.items()}
+
+    return read
+
+
+def _choice_reader(choices: tuple[Any, ...]) -> Reader:
+    def read(value: Any) -> Any:
+        if value not in choices:
+            raise ValueError(f"{str(value)[:40]!r} is none of {', '.join(map(str, choices))}")
+        return value
+
+    return read
+
+
+def _plain_reader(kinds: tuple[Any, ...]) -> Reader:
+    """A number may be written as any other kind of number."""
+    taken = {*kinds, *(NUMBERS if NUMBERS.intersection(kinds) else ())}
+    names = " or ".join(kind.__name__ for kind in kinds)
+
+    def read(value: Any) -> Any:
+        if type(value) not in taken:
+            raise ValueError(f"{str(value)[:40]!r} is no {names}")
+        return value
+
+    return read

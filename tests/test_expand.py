@@ -9,7 +9,7 @@ import pytest
 
 from runner.errors import SpecError
 from runner.expand import Expansion, expand
-from runner.records import Protocol, Target, Variant, variant_from_dict
+from runner.records import Protocol, Target, Variant, from_dict
 from runner.spec import SweepSpec, load_spec
 from tests import families
 
@@ -128,5 +128,5 @@ def test_an_id_survives_its_record(tmp_path: Path) -> None:
     from runner.records import to_dict
 
     base = expansion(tmp_path, "base: {pass.a: 1.5}").base
-    assert variant_from_dict(to_dict(base)).id == base.id
+    assert from_dict(Variant, to_dict(base)).id == base.id
     assert len(base.id) == 12

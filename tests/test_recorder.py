@@ -22,7 +22,7 @@ from runner.paths import SPOOL
 from runner.records import Decision, Outcome, RankedRow, Ruling, Status, SweepInfo, Verdict
 from tests import outcomes as make
 from tests.servers import local_folder
-from tracking import connection, recorder
+from tracking import connection, journal, recorder
 from tracking.journal import Journal
 from tracking.recorder import Recorder, Replayed, replay_all
 from tracking.store import Store
@@ -280,6 +280,38 @@ def test_a_damaged_header_is_set_aside_and_said_once(local_folder: Path) -> None
     assert str(SPOOL / f"{info.id}.damaged") in late.problem
     assert replay_all(Store()) == []
     assert len(Journal(SPOOL / f"{info.id}.damaged").pending()) == 6
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """A sealed file whose record is another."""
+    found = Journal.read(path)
+    assert found is not None
+    record, blob = found
+    change(record)
+    path.write_bytes(journal._sealed(record, blob))
+
+
+def test_what_a_newer_version_adds_to_what_waits_is_passed_over(local_folder: Path) -> None:
+    info = new_sweep()
+    waiting = leave_waiting(info)
+    for path in (waiting.folder / "header.json", *waiting.pending()):
+        rewritten(path, lambda record: record.update(added_later=1, **({"schema": 2} if "schema" in record else {})))
+    rewritten(waiting.folder / "header.json", lambda header: header["info"].update(added_later=1))
+    rewritten(waiting.pending()[0], lambda record: record["outcome"]["measurement"].update(added_later=1))
+    assert replay_all(Store()) == [Replayed(info.id, 6)]
+    demand_finished(info)
+
+
+def test_what_waits_and_only_another_version_can_read_is_left_for_it_and_said_in_one_line(local_folder: Path) -> None:
+    info = new_sweep()
+    waiting = leave_waiting(info)
+    rewritten(waiting.folder / "header.json", lambda header: header.update(schema=2) or header["info"].pop("workload"))
+    for _ in range(2):
+        (late,) = replay_all(Store())
+        assert (late.sweep_id, late.records) == (info.id, 0)
+        assert "its schema is 2, this version reads 1; info: SweepInfo lacks workload" in late.problem
+        assert "\n" not in late.problem
+    assert len(Journal(waiting.folder).pending()) == 6
 
 
 def test_records_for_another_store_wait_for_it_and_are_mentioned(local_folder: Path) -> None:

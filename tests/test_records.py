@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,25 +14,28 @@ from runner.records import (
     TIMED,
     Acceptance,
     Accuracy,
+    Allowance,
     Baseline,
     Check,
     Decision,
     Failure,
     Limits,
+    Outcome,
     Proof,
     Protocol,
     RankedRow,
     Ruling,
     Status,
+    SweepInfo,
     Target,
     Try,
+    Variant,
     Verdict,
     Workload,
+    from_dict,
     outcome_from_dict,
     paired_from_dict,
     to_dict,
-    try_from_dict,
-    variant_from_dict,
 )
 from tests import outcomes
 
@@ -100,7 +104,7 @@ def test_pairs_and_tries_survive_json() -> None:
     paired = outcomes.paired(outcomes.outcome())
     assert paired_from_dict(json.loads(json.dumps(to_dict(paired)))) == paired
     tried = Try("0123456789ab", "v2/w10/r50", "NVIDIA H200", "faster", "2026-01-02T03:04:05+00:00", paired.sessions)
-    assert try_from_dict(json.loads(json.dumps(to_dict(tried)))) == tried
+    assert from_dict(Try, json.loads(json.dumps(to_dict(tried)))) == tried
 
 
 def test_pairs_of_protocol_version_1_still_load() -> None:
@@ -111,6 +115,79 @@ def test_pairs_of_protocol_version_1_still_load() -> None:
     assert (loaded.candidate_ms, loaded.reference_ms, loaded.contended) == ((1.0, 1.1), (2.0, 2.2), "python3")
     assert (loaded.speedup, loaded.low, loaded.high, loaded.tau) == (2.0, 1.9, 2.1, None)
     assert loaded.checks == (Check(1, "as timed", 0.5),)
+
+
+WRITTEN = Path(__file__).parent / "records"
+"""As version 0.1.0 wrote them before records named a schema."""
+
+
+def test_an_old_record_still_reads() -> None:
+    """Of protocol version 1: it had no calls of the baseline among its own, and pairs of one process."""
+    outcome, sweep, paired = (json.loads((WRITTEN / f"{name}.json").read_text()) for name in ("outcome", "sweep", "paired"))
+    read = from_dict(Outcome, outcome)
+    assert read.measurement is not None and read.baseline is not None and read.artifact is not None
+    assert read.variant.protocol.startswith("v1/") and read.decision is Decision.CANDIDATE
+    assert list(read.measurement.samples_ms) == outcome["measurement"]["samples_ms"]
+    assert read.measurement.speedup_vs_baseline is None and read.measurement.accuracy is None
+    assert list(read.baseline.before_ms) == outcome["baseline"]["before_ms"] and read.baseline.forms == {}
+    assert from_dict(SweepInfo, sweep).id == sweep["id"]
+    pairs = paired_from_dict(paired)
+    assert list(pairs.candidate_ms) == paired["candidate_ms"] and (pairs.low, pairs.tau) == (paired["low"], None)
+
+
+FREE_KEYS = frozenset({"shape", "config", "toolchain", "resources", "evidence", "state", "versions", "deadlines", "forms"}) | {
+    "peak_tflops",
+    "bound_tflops",
+}
+"""Fields that map keys of anybody's choice: what is added there is no field."""
+
+
+def grown(value: Any) -> Any:
+    """A record as a version might write it that has one field more in each."""
+    if isinstance(value, list):
+        return [grown(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    return {**{k: v if k in FREE_KEYS else grown(v) for k, v in value.items()}, "added_later": [1, {}]}
+
+
+@pytest.mark.parametrize("record", every_record(), ids=lambda r: type(r).__name__)
+def test_every_record_survives_json_and_what_a_newer_version_adds_to_it(record: Any) -> None:
+    plain = json.loads(json.dumps(to_dict(record)))
+    assert to_dict(from_dict(type(record), plain)) == plain
+    assert from_dict(type(record), grown(plain)) == from_dict(type(record), plain)
+
+
+WRONG_RECORDS: dict[str, tuple[dict[str, Any], str]] = {
+    "a status that is not known": ({"status": "measured by ear"}, "status: 'measured by ear'"),
+    "a decision that is not known": ({"decision": "retired"}, "decision: 'retired'"),
+    "a kind of target": ({"variant": {**to_dict(outcomes.variant()), "target": {"kind": "abacus", "arch": ""}}}, "abacus"),
+    "text for a number": ({"attempt": "first"}, "attempt: 'first' is no int"),
+    "a mapping for a list": ({"verdicts": {}}, "verdicts: '{}' is no list"),
+    "a list for a record": ({"measurement": [1]}, "measurement: .* is no Measurement"),
+    "nothing for a record": ({"variant": None}, "variant: 'None' is no Variant"),
+    "fields that do not go together": ({"failure": {"detail": "why"}}, "carries a failure exactly when it failed"),
+}
+
+
+@pytest.mark.parametrize("changes, why", WRONG_RECORDS.values(), ids=WRONG_RECORDS)
+def test_a_record_that_cannot_be_read_says_where(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        from_dict(Outcome, {**to_dict(outcomes.outcome()), **changes})
+
+
+def test_a_record_without_a_field_that_it_needs_says_which() -> None:
+    data = to_dict(outcomes.outcome())
+    del data["variant"]["workload"]["dtype"], data["variant"]["workload"]["family"]
+    with pytest.raises(ValueError, match="variant: workload: Workload lacks dtype, family"):
+        from_dict(Outcome, data)
+
+
+def test_a_tuple_of_known_length_is_read_as_one() -> None:
+    allowance = Allowance(deadline_s=(1.0, 2.0), memory_gb=None)
+    assert from_dict(Allowance, json.loads(json.dumps(to_dict(allowance)))) == allowance
+    with pytest.raises(ValueError, match="3 entries in place of 2"):
+        from_dict(Allowance, {"deadline_s": [1.0, 2.0, 3.0]})
 
 
 def test_a_failure_after_the_build_keeps_its_artifact_in_json() -> None:
@@ -152,7 +229,7 @@ def test_only_timed_outcomes_have_a_latency() -> None:
 def test_a_variants_id_is_stable_across_processes_and_key_order() -> None:
     variant = outcomes.variant()
     shuffled = replace(variant, config=dict(reversed(list(variant.config.items()))))
-    again = variant_from_dict(json.loads(json.dumps(to_dict(variant))))
+    again = from_dict(Variant, json.loads(json.dumps(to_dict(variant))))
     assert variant.id == shuffled.id == again.id
     assert len(variant.id) == 12 and int(variant.id, 16) >= 0
     # Written down: runs recorded by earlier versions are found by it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -111,5 +112,6 @@ def test_what_cannot_be_read_is_nothing(text: str) -> None:
     assert loaded(text) is None
 
 
-def test_it_survives_its_text() -> None:
-    assert loaded(dumped(stands_at(3, measured=1))) == stands_at(3, measured=1)
+def test_it_survives_its_text_also_with_what_a_newer_version_adds() -> None:
+    text = dumped(stands_at(3, measured=1))
+    assert loaded(text) == loaded(json.dumps({**json.loads(text), "added_later": 1})) == stands_at(3, measured=1)

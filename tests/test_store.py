@@ -11,12 +11,13 @@ import sys
 import urllib.request
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from runner.errors import InfrastructureLost, NotFound, RequestError
-from runner.records import TIMED, UNSETTLED, Decision, Outcome, RankedRow, Ruling, Status, SweepInfo, Try, Verdict
+from runner.errors import InfrastructureLost, NotFound, RequestError, Unreadable
+from runner.records import SCHEMA, TIMED, UNSETTLED, Decision, Outcome, RankedRow, Ruling, Status, SweepInfo, Try, Verdict
 from tests import outcomes as make
 from tests.servers import free_port, local_folder, mlflow_server, running
 from tracking import layout, queries
@@ -410,6 +411,82 @@ def test_sweeps_are_listed_newest_first_with_what_was_asked(store: Store, info: 
     assert store.sweep_info(listed[1]) == info
     assert store.ranking(listed[0]) == []
     assert len(store.sweeps(limit=1)) == 1
+
+
+def test_what_a_newer_version_adds_to_its_records_is_passed_over(local: Store, info: SweepInfo) -> None:
+    (run_id,) = write(local, info, outcome := make.outcome())
+    sweep, run = local.find_sweep(info.id), local.client.get_run(run_id)
+    for name in (layout.OUTCOME_JSON, layout.SWEEP_JSON):
+        path = artifact_path(local, run_id if name == layout.OUTCOME_JSON else sweep.run_id, name)
+        data = json.loads(path.read_text())
+        assert data["schema"] == SCHEMA
+        path.write_text(json.dumps({**data, "schema": SCHEMA + 1, "added_later": 1}))
+    acceptance = json.loads(run.data.tags[layout.ACCEPTANCE])
+    local.client.set_tag(run_id, layout.ACCEPTANCE, json.dumps({**acceptance, "min_sessions": 3}))
+    assert local.load(run_id).outcome == without_blob(outcome) and local.load(run_id).acceptance == info.acceptance
+    local.decide(run_id, Decision.SUPERSEDED)
+    rewritten = json.loads(artifact_path(local, run_id, layout.OUTCOME_JSON).read_text())
+    assert (rewritten["decision"], rewritten["schema"], rewritten["added_later"]) == ("superseded", SCHEMA + 1, 1), "and kept"
+    assert local.sweep_info(sweep) == info
+
+
+Damage = Callable[[Store, str], object]
+
+
+def _changed(**changes: object) -> Damage:
+    def damage(store: Store, run_id: str) -> None:
+        path = artifact_path(store, run_id, layout.OUTCOME_JSON)
+        path.write_text(json.dumps({**json.loads(path.read_text()), "schema": SCHEMA + 1, **changes}))
+
+    return damage
+
+
+UNREADABLE: dict[str, tuple[Damage, str]] = {
+    "decision": (_changed(decision="retired"), f"its schema is {SCHEMA + 1}, this version reads {SCHEMA}; .*'retired'"),
+    "field": (_changed(variant={}), "Variant lacks code, config"),
+    "tag": (lambda store, run_id: store.client.set_tag(run_id, layout.DECISION, "retired"), "'retired'"),
+    "no JSON": (
+        lambda store, run_id: artifact_path(store, run_id, layout.OUTCOME_JSON).write_text("{") and None,
+        "names no schema",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage, why", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_record_of_another_version_costs_one_line_and_only_itself(
+    local_folder: Path, info: SweepInfo, damage: Damage, why: str
+) -> None:
+    said: list[str] = []
+    store = Store(say=said.append)
+    good, other = make.outcome(config={"b_interleave": 1}), make.outcome(config={"b_interleave": 2})
+    kept, changed = write(store, info, good, other)
+    damage(store, changed)
+    with pytest.raises(Unreadable, match=f"^run {changed[:12]} cannot be read: .*{why}") as raised:
+        store.load(changed)
+    assert "\n" not in str(raised.value)
+    assert [s.run_id for s in store.outcomes(store.find_sweep(info.id))] == [kept]
+    assert list(store.known(info.workload, info.device.model, [good.variant.id, other.variant.id])) == [good.variant.id]
+    assert said == [f"left out: {raised.value}"] * 2
+
+
+def test_a_status_that_only_a_newer_version_has_is_measured_again(local: Store, info: SweepInfo) -> None:
+    (run_id,) = write(local, info, outcome := make.outcome())
+    local.client.set_tag(run_id, layout.STATUS, "measured by ear")
+    assert local.known(info.workload, info.device.model, [outcome.variant.id]) == {}
+
+
+def test_a_sweep_of_another_version_is_left_out_of_the_list_in_one_line(local_folder: Path, info: SweepInfo) -> None:
+    said: list[str] = []
+    store = Store(say=said.append)
+    parent = store.open_sweep(info, 3)
+    later = dataclasses.replace(info, id=uuid.uuid4().hex[:8])
+    store.open_sweep(later, 3)
+    store.client.delete_tag(parent, layout.PLANNED)
+    assert [s.id for s in store.sweeps()] == [later.id]
+    (line,) = said
+    assert line.startswith(f"left out: run {parent[:12]}, ") and "'planned' is missing" in line
+    with pytest.raises(Unreadable, match="'planned' is missing"):
+        store.find_sweep(info.id)
 
 
 def test_a_deleted_experiment_is_said_with_the_way_back(local: Store, info: SweepInfo) -> None:

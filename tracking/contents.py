@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.records import TIMED, Outcome, Paired, SweepInfo, Verdict, Workload, to_dict
+from runner.records import TIMED, Outcome, Paired, SweepInfo, Verdict, Workload, to_dict, versioned
 from runner.stats import median, quantile
 from tracking import layout
 
@@ -163,9 +163,9 @@ def files(outcome: Outcome) -> dict[str, bytes]:
 
 def records(outcome: Outcome, paired: Paired | None = None) -> dict[str, bytes]:
     """The files that a change of decision rewrites."""
-    found = {layout.OUTCOME_JSON: dump(outcome), layout.VERDICTS_JSON: verdict_table(outcome.verdicts)}
+    found = {layout.OUTCOME_JSON: dump(versioned(outcome)), layout.VERDICTS_JSON: verdict_table(outcome.verdicts)}
     if paired is not None:
-        found[layout.PAIRED_JSON] = dump(paired)
+        found[layout.PAIRED_JSON] = dump(versioned(paired))
     return found
 
 

@@ -12,15 +12,28 @@ import fcntl
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.paths import TEMPORARY, atomic_write, writing
+from runner.records import SweepInfo, from_dict, versioned
+from tracking.reading import reading
 
 HEADER = "header.json"
 LOCK = "lock"
 SUFFIX = ".record"
 DAMAGED = ".damaged"
+
+
+@dataclass(frozen=True)
+class Header:
+    """Whose a journal's records are."""
+
+    info: SweepInfo
+    planned: int
+    flops: float  # of one call
+    uri: str  # of the store that they are for, without a password
 
 
 class Journal:
@@ -32,13 +45,16 @@ class Journal:
         names = (path.name.partition(".")[0] for path in folder.glob(f"*{SUFFIX}*"))
         self._next = max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
-    def begin(self, header: dict[str, Any]) -> None:
-        atomic_write(self.folder / HEADER, _sealed(header, b""))
+    def begin(self, header: Header) -> None:
+        atomic_write(self.folder / HEADER, _sealed(versioned(header), b""))
 
-    def header(self) -> dict[str, Any] | None:
-        """None where it is missing or damaged."""
+    def header(self) -> Header | None:
+        """None where it is missing or damaged. Raises Unreadable for one of another version."""
         found = _opened(self.folder / HEADER)
-        return found[0] if found else None
+        if found is None:
+            return None
+        with reading(f"what waits for MLflow in {self.folder}", found[0]):
+            return from_dict(Header, found[0])
 
     def add(self, record: dict[str, Any], blob: bytes = b"") -> Path:
         """Keep a record; it is on disk when this returns."""

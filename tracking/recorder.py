@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.errors import InfrastructureLost, NotFound, RequestError, RunnerError
+from runner.errors import InfrastructureLost, NotFound, RequestError, RunnerError, Unreadable
 from runner.paths import SPOOL, spool_of
 from runner.records import (
     UNSETTLED,
@@ -18,19 +18,17 @@ from runner.records import (
     Outcome,
     Paired,
     RankedRow,
-    Ruling,
     SweepInfo,
     Verdict,
+    from_dict,
     outcome_from_dict,
-    paired_from_dict,
     to_dict,
 )
 from tracking.connection import quick, without_password
-from tracking.journal import DAMAGED, Journal, set_aside
+from tracking.journal import DAMAGED, Header, Journal, set_aside
 from tracking.report.closing import Ending, ending
 from tracking.standing import Count
 from tracking.store import Key, Store
-from tracking.stored import sweep_info
 from tracking.writers import Given, Writers
 
 SLOW = 5.0
@@ -47,6 +45,20 @@ LAST_DELIVERY_INTERRUPTED = 10.0
 
 STANDING = 5.0
 """Seconds between two times that a sweep's own run is told how it stands."""
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """What was decided of an outcome that was written before. `run_id` is of one that an earlier sweep wrote, else empty."""
+
+    run_id: str
+    variant: str
+    attempt: int
+    decision: Decision
+    reason: str
+    verdicts: tuple[Verdict, ...]
+    paired: Paired | None = None
+    drift: float | None = None
 
 
 class Recorder:
@@ -79,8 +91,7 @@ class Recorder:
         with contextlib.ExitStack() as stack, quick(retries=0):
             if not stack.enter_context(self._journal.held()):
                 raise RequestError(f"sweep {info.id} is being run by another process: wait for it, or interrupt it")
-            header = {"info": to_dict(info), "planned": planned, "flops": flops, "uri": without_password(store.uri)}
-            self._journal.begin(header)
+            self._journal.begin(Header(info, planned, flops, without_password(store.uri)))
             self.parent = store.open_sweep(info, planned)
             self._held = stack.pop_all()
         self._replay = _Replay(store, info, self.parent, flops)
@@ -113,19 +124,9 @@ class Recorder:
         drift: float | None = None,
     ) -> None:
         """Decision, reason and verdicts of an outcome that was written before. `run_id` is of a known one, else empty."""
-        self._journal.add(
-            {
-                "kind": "amend",
-                "run_id": run_id,
-                "variant": outcome.variant.id,
-                "attempt": outcome.attempt,
-                "decision": outcome.decision.value,
-                "reason": outcome.reason,
-                "verdicts": to_dict(outcome.verdicts),
-                "paired": to_dict(paired),
-                "drift": drift,
-            }
-        )
+        key = outcome.variant.id, outcome.attempt
+        change = Amendment(run_id, *key, outcome.decision, outcome.reason, outcome.verdicts, paired, drift)
+        self._journal.add({"kind": "amend", **to_dict(change)})
         if not self._number:  # else it waits for all outcomes to be written, and so for the end
             self._deliver(SLOW)
 
@@ -218,7 +219,7 @@ class Recorder:
 
     def _tell(self, trouble: str, behind: bool) -> None:
         for path in self._replay.damaged:
-            self.say(f"a record was damaged on disk, and is not used: {path}")
+            self.say(f"a record was damaged on disk, or is of another version, and is not used: {path}")
         self._replay.damaged.clear()
         if trouble and not self._behind:
             self.say(f"{trouble}; outcomes are kept in {self._journal.folder} meanwhile, and measuring goes on")
@@ -252,21 +253,25 @@ def replay_all(store: Store, root: Path = SPOOL) -> list[Replayed]:
 
 
 def _replay_one(store: Store, journal: Journal) -> Replayed | None:
-    waiting, header = len(journal.pending()), journal.header()
+    waiting = len(journal.pending())
+    try:
+        header = journal.header()
+    except Unreadable as error:  # the version that wrote it can
+        return Replayed(journal.folder.name, 0, str(error))
     if header is None:
         if not waiting:
             journal.end()
             return None
         kept = set_aside(journal.folder)
         return Replayed(journal.folder.name, 0, f"their header was damaged on disk, so they are not used and kept in {kept}")
-    info = sweep_info(header["info"])
-    if header["uri"] != without_password(store.uri):
-        return Replayed(info.id, 0, f"they are for MLflow at {header['uri']}") if waiting else None
+    info = header.info
+    if header.uri != without_password(store.uri):
+        return Replayed(info.id, 0, f"they are for MLflow at {header.uri}") if waiting else None
     damaged: list[Path] = []
     try:
         with quick(retries=1):
             if waiting:
-                replay = _Replay(store, info, store.open_sweep(info, header["planned"]), header["flops"])
+                replay = _Replay(store, info, store.open_sweep(info, header.planned), header.flops)
                 replay.run(journal)
                 damaged = replay.damaged
             store.abandon_sweep(info)
@@ -275,7 +280,7 @@ def _replay_one(store: Store, journal: Journal) -> Replayed | None:
     journal.end()
     if damaged:
         names = ", ".join(str(path) for path in damaged)
-        return Replayed(info.id, waiting - len(damaged), f"damaged on disk, and not used: {names}")
+        return Replayed(info.id, waiting - len(damaged), f"damaged on disk or of another version, and not used: {names}")
     return Replayed(info.id, waiting) if waiting else None
 
 
@@ -314,21 +319,19 @@ class _Replay:
             outcome = outcome_from_dict(record["outcome"], blob)
             return lambda: self._write(outcome)
         if record["kind"] == "amend":
-            decision, reason, drift = Decision(record["decision"]), record["reason"], record["drift"]
-            verdicts = [Verdict(v["rule"], Ruling(v["ruling"]), v["evidence"]) for v in record["verdicts"]]
-            paired = paired_from_dict(record["paired"]) if record["paired"] else None
-            key = (record["run_id"], record["variant"], record["attempt"])
-            return lambda: self._amend(*key, decision, reason, verdicts, paired, drift)
-        found = Ending(**record["ending"], chart=blob)
+            change = from_dict(Amendment, record)
+            return lambda: self._amend(change)
+        found = replace(from_dict(Ending, record["ending"]), chart=blob)
         return lambda: self._close(found)
 
     def _write(self, outcome: Outcome) -> None:
         run_id = self.store.write(self.parent, self.info, outcome, self.flops)
         self.run_ids[outcome.variant.id, outcome.attempt] = run_id
 
-    def _amend(self, run_id: str, variant_id: str, attempt: int, *change: Any) -> None:
+    def _amend(self, change: Amendment) -> None:
         with contextlib.suppress(NotFound):  # a person deleted the run, or its record was damaged
-            self.store.amend(run_id or self.store.run_of(self.info, variant_id, attempt), *change)
+            run_id = change.run_id or self.store.run_of(self.info, change.variant, change.attempt)
+            self.store.amend(run_id, change.decision, change.reason, change.verdicts, change.paired, change.drift)
 
     def _close(self, found: Ending) -> None:
         runs = {variant_id: self._run_of(variant_id, attempt) for variant_id, attempt in found.attempts.items()}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from runner.records import Decision, Outcome
+from runner.records import Decision, Outcome, from_dict, to_dict
 from runner.stats import median
 
 
@@ -59,14 +59,14 @@ class Count:
 
 
 def dumped(standing: Standing) -> str:
-    return json.dumps(asdict(standing))
+    return json.dumps(to_dict(standing))
 
 
 def loaded(text: str) -> Standing | None:
-    """None where there is none, or one of another version."""
+    """None where there is none, or one that this version cannot read."""
     try:
-        return Standing(**json.loads(text))
-    except (ValueError, TypeError):
+        return from_dict(Standing, json.loads(text))
+    except ValueError:
         return None
 
 

@@ -7,21 +7,23 @@ carries no mark: readers pass over it, and the next driver of the same sweep del
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.errors import InfrastructureLost, NotFound, RequestError
-from runner.records import TIMED, Decision, Outcome, Paired, SweepInfo, Try, Verdict, Workload, try_from_dict
+from runner.errors import InfrastructureLost, NotFound, RequestError, Unreadable
+from runner.records import TIMED, Decision, Outcome, Paired, SweepInfo, Try, Verdict, Workload, from_dict, versioned
 from tracking import connection, contents, layout, queries, view
 from tracking.connection import guarded
+from tracking.reading import reading
 from tracking.report import closing
 from tracking.report.closing import Ending
 from tracking.standing import Standing, dumped
-from tracking.stored import Stored, StoredSweep, stored, stored_sweep, sweep_info
+from tracking.stored import Stored, StoredSweep, stored, stored_sweep
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Store", "Stored", "StoredSweep"]
 
+T = TypeVar("T")
 Key = tuple[str, int]
 """What an outcome is known by within its sweep: variant id and attempt."""
 
@@ -36,15 +39,22 @@ READERS = 8
 """Threads that fetch outcomes: against a server, a fetch is mostly waiting."""
 
 
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 class Store:
     """The record of all sweeps. `uri` None is `MLFLOW_TRACKING_URI`, else what `mlflow ui` opens in the current folder.
 
     Nothing is reached before it is needed. Every method raises InfrastructureLost, with one line, when MLflow does not answer.
+    Where several records are asked for, those that this version cannot read are left out, and `say` gets a line for each;
+    where one is, Unreadable is raised.
     """
 
-    def __init__(self, uri: str | None = None, page_size: int = queries.PAGE):
+    def __init__(self, uri: str | None = None, page_size: int = queries.PAGE, say: Callable[[str], None] = _to_stderr):
         self.uri = uri or connection.default_uri()
         self.page_size = page_size
+        self.say = say
         self._experiments: dict[str, str] = {}  # name -> id
         self._written: dict[str, dict[Key, str]] = {}  # sweep id -> (variant id, attempt) -> run id
         self._doubtful: set[tuple[str, Key]] = set()  # what may be there all the same: MLflow did not answer
@@ -73,7 +83,7 @@ class Store:
         else:
             self.client.update_run(run.info.run_id, status="RUNNING")
             self._index(info)
-        self._upload(run, {layout.SWEEP_FILE: info.text.encode(), layout.SWEEP_JSON: contents.dump(info)})
+        self._upload(run, {layout.SWEEP_FILE: info.text.encode(), layout.SWEEP_JSON: contents.dump(versioned(info))})
         return str(run.info.run_id)
 
     @guarded
@@ -163,8 +173,10 @@ class Store:
     ) -> None:
         """Change what was decided of a variant, with the evidence. `drift` is the baseline's: 0.03 is 3 % slower after."""
         run = self._run(run_id)
-        outcome = replace(self._stored(run).outcome, decision=decision, reason=reason, verdicts=tuple(verdicts))
-        self._upload(run, contents.records(outcome, paired))
+        change: dict[str, Any] = {"decision": decision, "reason": reason, "verdicts": tuple(verdicts)}
+        outcome = replace(self._stored(run).outcome, **change)
+        written = json.loads(self._download(run, layout.OUTCOME_JSON))  # what a newer version added to it stays
+        self._upload(run, {**contents.records(outcome, paired), layout.OUTCOME_JSON: contents.dump({**written, **change})})
         metrics = {} if drift is None else {"baseline_drift": drift}
         if paired is not None:
             metrics |= contents.paired_metrics(paired)
@@ -178,7 +190,7 @@ class Store:
         run = self._run(run_id)
         if layout.TRIES not in run.data.tags:
             return []
-        return [try_from_dict(data) for data in json.loads(self._download(run, layout.TRIES_JSON))]
+        return [from_dict(Try, data) for data in json.loads(self._download(run, layout.TRIES_JSON))]
 
     @guarded
     def add_try(self, run_id: str, tried: Try) -> None:
@@ -228,7 +240,7 @@ class Store:
         if experiment is None or experiment.lifecycle_stage != "active":
             return {}
         found = queries.settled(self.client, experiment.experiment_id, wanted, self.page_size)
-        return {s.variant_id: s for s in self._read(found)}
+        return {s.variant_id: s for s in self._all(found)}
 
     @guarded
     def find(self, prefix: str) -> Stored:
@@ -265,23 +277,24 @@ class Store:
         experiments = queries.experiment_ids(self.client)
         query, order = f"tags.{layout.KIND} = '{layout.KIND_SWEEP}'", ["attributes.start_time DESC"]
         found = self.client.search_runs(experiments, query, max_results=limit, order_by=order) if experiments else []
-        return [stored_sweep(run) for run in found]
+        return self._readable(self._stored_sweep, found)
 
     @guarded
     def find_sweep(self, prefix: str) -> StoredSweep:
         """The sweep whose id, or whose parent run's id, starts with `prefix`. Raises NotFound, with the matches."""
-        return stored_sweep(queries.sweep_run(self.client, prefix))
+        return self._stored_sweep(queries.sweep_run(self.client, prefix))
 
     @guarded
     def sweep_info(self, sweep: StoredSweep) -> SweepInfo:
         """What was asked of a sweep, its file's text included."""
-        return sweep_info(json.loads(self._download(self.client.get_run(sweep.run_id), layout.SWEEP_JSON)))
+        content = self._download(self.client.get_run(sweep.run_id), layout.SWEEP_JSON)
+        return self._read(f"sweep {sweep.id}", content, lambda data: from_dict(SweepInfo, data))
 
     @guarded
     def outcomes(self, sweep: StoredSweep) -> list[Stored]:
         """Everything that a sweep itself tried, in the order it was written; what it took from earlier sweeps is not among it."""
         query = f"{queries.WHOLE} AND tags.{layout.SWEEP_ID} = '{sweep.id}'"
-        return self._read(list(queries.runs(self.client, [sweep.experiment_id], query, self.page_size)))
+        return self._all(list(queries.runs(self.client, [sweep.experiment_id], query, self.page_size)))
 
     @guarded
     def ranking(self, sweep: StoredSweep) -> list[dict[str, Any]]:
@@ -359,12 +372,36 @@ class Store:
         return run
 
     def _stored(self, run: Run) -> Stored:
+        content = self._download(run, layout.OUTCOME_JSON)
         paired = json.loads(self._download(run, layout.PAIRED_JSON)) if layout.PAIRED in run.data.metrics else None
-        return stored(run, json.loads(self._download(run, layout.OUTCOME_JSON)), paired)
+        return self._read(f"run {run.info.run_id[:12]}", content, lambda data: stored(run, data, paired))
 
-    def _read(self, found: Sequence[Run]) -> list[Stored]:
+    def _stored_sweep(self, run: Run) -> StoredSweep:
+        with reading(f"run {run.info.run_id[:12]}, a sweep's own,"):
+            return stored_sweep(run)
+
+    def _read(self, what: str, content: bytes, read: Callable[[Any], T]) -> T:
+        """What a file holds. Raises Unreadable."""
+        with reading(what):
+            data = json.loads(content)
+        with reading(what, data):
+            return read(data)
+
+    def _all(self, found: Sequence[Run]) -> list[Stored]:
+        return self._readable(self._stored, found)
+
+    def _readable(self, read: Callable[[Run], T], found: Sequence[Run]) -> list[T]:
+        """What is read of each run, those aside that another version wrote and this one cannot read."""
+
+        def tried(run: Run) -> T | None:
+            try:
+                return read(run)
+            except Unreadable as error:
+                self.say(f"left out: {error}")
+                return None
+
         with ThreadPoolExecutor(READERS) as pool:
-            return list(pool.map(self._stored, found))
+            return [one for one in pool.map(tried, found) if one is not None]
 
     def _upload(self, run: Run, files: Mapping[str, bytes]) -> None:
         connection.upload(connection.artifacts(self.uri, run.info.artifact_uri), files)

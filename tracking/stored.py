@@ -8,18 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from runner.records import (
-    Acceptance,
-    Decision,
-    Device,
-    Outcome,
-    Paired,
-    SweepInfo,
-    Target,
-    Workload,
-    outcome_from_dict,
-    paired_from_dict,
-)
+from runner.records import Acceptance, Decision, Outcome, Paired, from_dict, paired_from_dict
 from tracking import layout
 from tracking.standing import Standing, loaded
 
@@ -75,9 +64,12 @@ class StoredSweep:
 
 
 def stored(run: Run, data: Mapping[str, Any], paired: Mapping[str, Any] | None = None) -> Stored:
-    """A child run, and the content of its `outcome.json` and of its `paired.json` where it has one."""
+    """A child run, and the content of its `outcome.json` and of its `paired.json` where it has one.
+
+    Raises ValueError or KeyError where they are of another version.
+    """
     tags = run.data.tags
-    outcome, decision = outcome_from_dict(data), Decision(tags[layout.DECISION])
+    outcome, decision = from_dict(Outcome, data), Decision(tags[layout.DECISION])
     return Stored(
         run_id=run.info.run_id,
         experiment_id=run.info.experiment_id,
@@ -86,7 +78,7 @@ def stored(run: Run, data: Mapping[str, Any], paired: Mapping[str, Any] | None =
         sweep_name=tags[layout.SWEEP_NAME],
         outcome=replace(outcome, decision=decision),
         decision=decision,
-        acceptance=Acceptance(**json.loads(tags[layout.ACCEPTANCE])),
+        acceptance=from_dict(Acceptance, json.loads(tags[layout.ACCEPTANCE])),
         device_model=tags[layout.DEVICE],
         swept=tuple(json.loads(tags[layout.SWEPT])),
         written_at=moment(run.info.start_time),
@@ -95,6 +87,7 @@ def stored(run: Run, data: Mapping[str, Any], paired: Mapping[str, Any] | None =
 
 
 def stored_sweep(run: Run) -> StoredSweep:
+    """A sweep's own run. Raises ValueError or KeyError where it is of another version."""
     tags, metrics = run.data.tags, run.data.metrics
     prefix = layout.COUNT_PREFIX
     return StoredSweep(
@@ -112,22 +105,6 @@ def stored_sweep(run: Run) -> StoredSweep:
         best_latency_ms=metrics.get(layout.BEST_LATENCY),
         best_speedup=metrics.get(layout.BEST_SPEEDUP),
         standing=loaded(tags.get(layout.STANDING, "")) if run.info.status == "RUNNING" else None,
-    )
-
-
-def sweep_info(data: Mapping[str, Any]) -> SweepInfo:
-    """The inverse of `to_dict` for a sweep's `sweep.json`."""
-    return SweepInfo(
-        **{
-            **data,
-            "workload": Workload(**data["workload"]),
-            "target": Target(**data["target"]),
-            "device": Device(**data["device"]),
-            "acceptance": Acceptance(**data["acceptance"]),
-            "swept": tuple(data["swept"]),
-            "notes": tuple(data["notes"]),
-            "settings": tuple(data.get("settings", ())),
-        }
     )
 
 

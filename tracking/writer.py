@@ -19,18 +19,16 @@ from tracking import sqlite
 from tracking.connection import quick
 from tracking.journal import Journal
 from tracking.store import Store
-from tracking.stored import sweep_info
 
 
 def main(line: Connection, folder: Path, parent: str) -> None:
     store, header = Store(), Journal(folder).header()
     assert header is not None
     on_disk = sqlite.waiting_later(store.uri)
-    info, flops = sweep_info(header["info"]), header["flops"]
-    store.adopt(info)
+    store.adopt(header.info)
 
     def write(outcome: Outcome) -> str:
-        run_id = store.write(parent, info, outcome, flops)
+        run_id = store.write(parent, header.info, outcome, header.flops)
         on_disk()
         return run_id
 
@@ -38,7 +36,7 @@ def main(line: Connection, folder: Path, parent: str) -> None:
         while True:
             name, key, doubtful = line.recv()
             if doubtful:
-                store.doubt(info, key)
+                store.doubt(header.info, key)
             line.send((name, *_bring(folder / name, write)))
 
 
