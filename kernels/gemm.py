@@ -118,6 +118,10 @@ class Gemm:
             return (parts,)
         return parts, Workspace((-(-m // knobs.block_M), -(-n // knobs.block_N)), "int32", returns_to_zero=True)
 
+    def neighbour(self, workload: Workload) -> Mapping[str, int]:
+        m, n, k = (workload.shape[d] for d in self.dims)
+        return {"M": m - 1 if m > 1 else m + 1, "N": n + 8, "K": k + 16}
+
     def packing(self, config: Mapping[str, Value]) -> str:
         i = int(config["b_interleave"] or 1)
         return f"B packed as [K/{i}, N, {i}]" if i > 1 else ""

@@ -1,4 +1,4 @@
-"""What a family may have beside what it must (`family.Family`): workspace, and other ways to call its baseline."""
+"""What a family may have beside what it must (`family.Family`): workspace, a neighbouring shape, other calls of its baseline."""
 
 from __future__ import annotations
 
@@ -40,6 +40,12 @@ def workspace_of(family: Family, workload: Workload, config: Mapping[str, Value]
     """By the family's method `workspace(workload, config)`. A program takes it between its packed inputs and its output."""
     found: Any = getattr(family, "workspace", None)
     return tuple(found(workload, config)) if found is not None else ()
+
+
+def neighbour_of(family: Family, workload: Workload) -> Mapping[str, int] | None:
+    """By the family's method `neighbour(workload)`: a shape near this one at which tiles hang over every edge."""
+    found: Any = getattr(family, "neighbour", None)
+    return found(workload) if found is not None else None
 
 
 def forms_of(family: Family, kind: TargetKind) -> tuple[Form, ...]:

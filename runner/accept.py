@@ -13,6 +13,7 @@ from runner.errors import InfrastructureLost, JobFailed, Refused, RequestError
 from runner.executors.base import Executor, run_one
 from runner.finals import FIRST_DEADLINE, pair_deadline
 from runner.jobs.requests import PairJob, ProveJob
+from runner.neighbour import prove_beside
 from runner.pairs import paired, percent, told, visible_gain
 from runner.records import (
     PROTOCOL_VERSION,
@@ -142,6 +143,7 @@ class _Contest:
         self._earlier = [t for t in store.tries(stored.run_id) if t.sessions and self._is_like(t)]
         self.sessions: list[PairSession] = []
         self.fault: Verdict | None = None  # what ended it early
+        self._beside = ""  # what came of a shape beside its own
 
     def play(self) -> tuple[tuple[Verdict, ...], Paired | None]:
         """The run's verdicts as they are now, and its pairs, with those of earlier tries; None where there are none."""
@@ -198,6 +200,10 @@ class _Contest:
         if done.failure is not None:
             self.fault = gate.refused(done.failure, "before it was promoted: ")
             return None
+        beside = prove_beside(self._variant, self._device, self._executor, self._search)
+        self._beside = beside.said
+        if beside.failure is not None:
+            self.fault = gate.refused(beside.failure, "before it was promoted: ")
         proof: Proof = done.value
         return proof
 
@@ -223,6 +229,7 @@ class _Contest:
         calls, equal = (sum(getattr(s, name) for s in self.sessions) for name in ("calls", "equal"))
         found = [gate.deterministic(proof.launches + calls, proof.equal + equal, acceptance)]
         others = f", also on {', '.join(sorted(kinds - {'normal'}))}" if kinds - {"normal"} else ""
+        others += f"; {self._beside}" if self._beside else ""
         return [*found, gate.correct(checks, acceptance, others)] if checks else found
 
     def _seen_in_pairs(self) -> list[Verdict]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernels.family import Family, load_family
+from kernels.optional import workspace_of
 from runner.artifacts import load_kernel
 from runner.errors import NotFound
 from runner.records import Device, Variant, Workload
@@ -35,8 +36,12 @@ class BestKernel:
     version: int
 
     def pack(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The inputs as this kernel wants them."""
-        return self.family.pack(inputs, self.variant.config)
+        """The inputs as this kernel wants them, and its workspace: what `run` takes again and again."""
+        import torch
+
+        packed = self.family.pack(inputs, self.variant.config)
+        device, specs = packed[0].device, workspace_of(self.family, self.variant.workload, self.variant.config)
+        return (*packed, *(torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs))
 
     def run(self, packed: tuple[Tensor, ...], out: Tensor) -> Tensor:
         """Compute into `out` from packed inputs; nothing is allocated."""

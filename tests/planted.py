@@ -33,11 +33,11 @@ static double now() { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); ret
 #define OUT(x) (x)
 %(macros)s
 static void multiply(const float* A, const float* B, float* C, float* P, int M, int N, int K, int from, int to) {
-  for (int part = 0; part < 2; ++part)
+  for (int part = 0; part < 2 * TIMES; ++part)
     for (int m = from; m < to; ++m) {
-      float* row = P + (part * M + m) * N;
+      float* row = P + (part %% 2 * M + m) * N;
       for (int n = 0; n < N; ++n) row[n] = 0;
-      for (int k = part * K / 2; k < (part + 1) * K / 2; ++k)
+      for (int k = part %% 2 * K / 2; k < (part %% 2 + 1) * K / 2; ++k)
         for (int n = 0; n < N; ++n) row[n] = PART(row[n] + IN_A(A[m * K + k]) * B[k * N + n]);
     }
   for (int m = from; m < to; ++m)
@@ -164,7 +164,10 @@ class Planted:
     dims = ("M", "N", "K")
     dtypes = ("float32",)
     baseline_name = "torch.mm"
-    knobs = (Knob("behaviour", "right", "What is wrong with it.", ("right", *PLANTED)),)
+    knobs = (
+        Knob("behaviour", "right", "What is wrong with it.", ("right", *PLANTED)),
+        Knob("times", 1, "How often it multiplies: once is enough."),
+    )
 
     def unfit(self, workload: Workload, config: Mapping[str, Value], target: Target, limits: Limits) -> str | None:
         return None
@@ -175,7 +178,7 @@ class Planted:
 
         M, N, K = (workload.shape[d] for d in self.dims)
         plant = PLANTED.get(str(config["behaviour"]), Plant(""))
-        prelude = PRELUDE % {"macros": plant.macros, "body": plant.body}
+        prelude = PRELUDE % {"macros": f"{plant.macros}#define TIMES {config['times']}", "body": plant.body}
 
         @T.prim_func
         def planted(

@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import command
 from tests.command import ok
-from tests.conftest import Finished
+from tests.conftest import Finished, finish
 
 
 @pytest.fixture
@@ -153,3 +154,47 @@ def test_a_run_of_another_protocol_is_refused(copied: Finished) -> None:
     refused = accept(other, run_of(other, 96))
     assert refused.returncode == 1
     assert "measured under protocol v2/w1/r9, the best under v2/w1/r7" in refused.stderr
+
+
+PLANTED = """
+name: planted
+kernel: tests.planted:FAMILY
+workload: {M: 32, N: 64, K: 48, dtype: float32}
+target: cpu
+base: {behaviour: right, times: 3}
+strategy: list
+configs: [{behaviour: half_unless_poisoned, times: 1}, {behaviour: swallows_nan, times: 1}]
+measure: {warmup: 2, repeat: 20, sessions: 2}
+accept: {max_abs_error: null, mma: none, alone: none, max_spread: 9}
+"""
+
+
+def test_kernels_that_compute_half_or_hide_a_nan_are_refused_and_the_right_one_is_loaded(tmp_path: Path) -> None:
+    """The first was accepted once, at 3.04 times the base with an error of 0: an old output stood for what it left out."""
+    (tmp_path / "planted.yaml").write_text(PLANTED)
+    finished = finish(tmp_path, "planted.yaml")
+    assert re.search(
+        r"wrong_result behaviour=half_unless_poisoned times=1: call \d+ of the timing loop, seed \d+: off by", finished.output
+    )
+    right, hides = (row(finished, behaviour) for behaviour in ("right", "swallows_nan"))
+    assert hides["decision"] == "rejected" and "in the finals: before accepting, NaN and infinity, seed" in hides["reason"]
+    refused = accept(finished, str(hides["run_id"]))
+    assert refused.returncode == 1 and "refused" in refused.stderr
+    assert right["decision"] == "candidate"
+    said = ok(accept(finished, str(right["run_id"])))
+    assert "1,000 of 1,000 outputs are the first one's" in said
+    program = (
+        "import torch, runner\n"
+        "best = runner.load_best('tests.planted:FAMILY', M=32, N=64, K=48, dtype='float32')\n"
+        "for seed in range(3):\n"
+        "    a, b = torch.randn(32, 48), torch.randn(48, 64)\n"
+        "    print((best(a, b) - a @ b).abs().max().item() < 1e-4)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=command.clean_environment(), capture_output=True, text=True
+    )
+    assert done.stdout.split()[-3:] == 3 * ["True"], done.stdout + done.stderr
+
+
+def row(finished: Finished, behaviour: str) -> dict[str, Any]:
+    return next(r for r in finished.ranking() if r["behaviour"] == behaviour)
