@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernels.family import code_hash, load_family
+from kernels.sources import code_hash
 from runner import stats
 from runner.bench import PairJob
 from runner.errors import InfrastructureLost, Refused, RequestError
@@ -82,9 +82,9 @@ def _refuse_unfit(stored: Stored, best: Best | None) -> None:
     if best is not None and best.protocol != protocol:
         both = f"measured under protocol {protocol}, the best under {best.protocol}"
         raise Refused(f"refused {name}: {both}: submit its sweep with those settings")
-    family = load_family(outcome.variant.workload.family, (str(Path.cwd()),))
+    family = outcome.variant.workload.family
     if code_hash(family) != outcome.variant.code:
-        raise Refused(f"refused {name}: the code of family {family.name} has changed since: submit its sweep again")
+        raise Refused(f"refused {name}: the code of family {family} has changed since: submit its sweep again")
 
 
 def _base_of(stored: Stored, store: Store) -> Stored:

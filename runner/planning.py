@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from kernels.family import Family, code_hash, load_family
+from kernels.family import Family, load_family
+from kernels.sources import code_hash
 from runner.errors import RequestError, nearest
 from runner.expand import Expansion, expand
 from runner.gate import Reference, decide, judge
@@ -97,7 +98,7 @@ def read(
     devices, others = _one_model(find(spec.kind), model or ("" if spec.devices == EACH else spec.devices))
     resolved = backend(spec.kind).target(spec.arch or (devices[0].arch or None if devices else None))
     tilelang = (devices[0].tilelang if devices else "") or metadata.version("tilelang")
-    expansion = expand(spec, family, resolved, code_hash(family), {"tilelang": tilelang})
+    expansion = expand(spec, family, resolved, code_hash(spec.family), {"tilelang": tilelang})
     pruned = prune(expansion, family, backend(spec.kind).limits(resolved))
     each = spec.devices == EACH
     left_out = [f"left out, being another model than {devices[0].model}: {other}" for other in others if not each]

@@ -63,7 +63,8 @@ def kernel(
     executor: InlineExecutor, kind: TargetKind, device: Device | None, arch: str | None = None, remedy: str = ""
 ) -> Finding:
     """Build a 64x64x64 gemm, and run and check it where a device is given, as a sweep would."""
-    from kernels.family import code_hash, defaults, load_family
+    from kernels.family import defaults, load_family
+    from kernels.sources import code_hash
     from runner.bench import BenchJob
     from runner.build import BuildJob
     from runner.executors.base import run_one
@@ -73,7 +74,7 @@ def kernel(
     tile = {"block_M": 64, "block_N": 64, "block_K": 32, "threads": None if cpu else 128}
     protocol, target = Protocol(warmup=1, repeat=3), backend(kind).target(arch)
     toolchain = {"tilelang": metadata.version("tilelang")}
-    variant = Variant(workload, {**defaults(family.knobs, kind), **tile}, target, code_hash(family), toolchain, protocol.key)
+    variant = Variant(workload, {**defaults(family.knobs, kind), **tile}, target, code_hash(family.name), toolchain, protocol.key)
     what, started = f"a gemm of 64x64x64 {workload.dtype}", time.monotonic()
     done = run_one(executor, BuildJob(variant), PATIENCE)
     if done.failure is not None:
