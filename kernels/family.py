@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,17 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from kernels.finding import OURS, hidden, share_our_names
 from runner.errors import RequestError, nearest
-from runner.names import name_fault
-from runner.records import Limits, Target, TargetKind, Value, Workload
+from runner.names import line_fault, name_fault
+from runner.records import ENV_PREFIX, PASS_PREFIX, Limits, Target, TargetKind, Value, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 BUILT_IN = {"gemm": "kernels.gemm:GEMM"}
 """The families that ship with the runner, by the name a sweep file uses."""
+
+RESERVED = ("dtype", "moe")
+"""Words of a sweep file's `workload:`, which no knob and no dimension may be called."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,33 @@ def _family_fault(family: object, attribute: str) -> str | None:
     if missing or not isinstance(family, Family):
         lacks = f", it lacks {', '.join(sorted(missing))}" if missing else ""
         return f"is not a Family{lacks} (see docs/own-family.md)"
+    for what in ("dims", "dtypes", "knobs"):
+        if not isinstance(getattr(family, what), (tuple, list)):
+            return f"has {what} that are no tuple: write {what} = (...,)"
+    if not all(isinstance(knob, Knob) for knob in family.knobs):
+        return "has knobs that are no Knob: write knobs = (Knob(...),)"
+    return recording_fault(family)
+
+
+def recording_fault(family: Family) -> str | None:
+    """Which of a family's names the record cannot hold, and what to write instead; None where it holds all.
+
+    Knobs, dimensions and `dtype` are params of one MLflow run, so they share no name.
+    """
+    knobs, dims = [knob.name for knob in family.knobs], family.dims
+    named: dict[str, Sequence[object]] = {"knob": knobs, "dimension": dims, "dtype": family.dtypes}
+    for what, names in named.items():
+        for name in names:
+            if fault := name_fault(name):
+                return f"has the {what} {name!r}, which {fault}"
+    for what in ("name", "baseline_name"):
+        if fault := line_fault(getattr(family, what)):
+            return f"has a {what} that {fault}"
+    if prefixed := next((name for name in knobs if name.startswith((PASS_PREFIX, ENV_PREFIX))), None):
+        return f"has the knob {prefixed!r}: what begins so is a setting of TileLang's, so call it something else"
+    uses = Counter([*knobs, *dims, *RESERVED])
+    if twice := next((name for name, count in uses.items() if count > 1), None):
+        return f"uses the name {twice!r} twice: knobs and dimensions share no name, and none is {' or '.join(RESERVED)}"
     return None
 
 

@@ -199,6 +199,44 @@ def test_a_family_in_a_folder_named_like_ours_is_measured_on_ray(tmp_path: Path)
     assert done.returncode == 0 and done.stdout.count("measured  block_N=") == 2, done.stdout + done.stderr
 
 
+NAMES: dict[str, tuple[str, str]] = {
+    "a knob with a bracket": (
+        "knobs = (Knob('BLOCK(M)', 1, ''),)",
+        "the knob 'BLOCK(M)', which cannot be recorded by that name: write letters",
+    ),
+    "a knob with a space": ("knobs = (Knob('block M', 1, ''),)", "the knob 'block M', which cannot be recorded"),
+    "a knob as a folder": ("knobs = (Knob('block/M', 1, ''),)", "the knob 'block/M'"),
+    "a knob of two lines": ("knobs = (Knob('a\\n', 1, ''),)", "the knob"),
+    "no name": ("knobs = (Knob('', 1, ''),)", "the knob ''"),
+    "a long knob": ("knobs = (Knob('b' * 251, 1, ''),)", "is 251 bytes long: the record holds 250"),
+    "a knob like a pass config": (
+        "knobs = (Knob('pass.fast', 1, ''),)",
+        "'pass.fast': what begins so is a setting of TileLang's",
+    ),
+    "a knob like a dimension": ("knobs = (Knob('N', 1, ''),)", "uses the name 'N' twice"),
+    "a knob twice": ("knobs = (Knob('a', 1, ''), Knob('a', 2, ''))", "uses the name 'a' twice"),
+    "a knob called dtype": ("knobs = (Knob('dtype', 1, ''),)", "uses the name 'dtype' twice"),
+    "a dimension called moe": ("dims = ('M', 'N', 'moe')", "uses the name 'moe' twice"),
+    "a dimension": ("dims = ('rows (M)', 'N')", "the dimension 'rows (M)', which cannot be recorded"),
+    "a dtype that is an object": ("dtypes = (float,)", "the dtype <class 'float'>, which is no text"),
+    "a dtype": ("dtypes = ('int:8',)", "the dtype 'int:8', which cannot be recorded"),
+    "a name of two lines": ("name = 'a\\nb'", "has a name that takes one line"),
+    "a baseline without a name": ("baseline_name = ''", "has a baseline_name that is no text"),
+    "no tuple": ("knobs = Knob('a', 1, '')", "has knobs that are no tuple"),
+    "no knob": ("knobs = ('a',)", "has knobs that are no Knob"),
+}
+
+
+@pytest.mark.parametrize("line, said", NAMES.values(), ids=NAMES)
+def test_a_name_that_the_record_cannot_hold_is_refused_when_the_family_is_read(tmp_path: Path, line: str, said: str) -> None:
+    changed = f"\n\nclass Mine(ScaledAdd):\n    {line}\n\n\nMINE = Mine()\n"
+    (tmp_path / "mine.py").write_text((EXAMPLES / "scaled_add.py").read_text() + changed)
+    with pytest.raises(RequestError) as raised:
+        load_family("mine:MINE", (str(tmp_path),))
+    assert str(raised.value).startswith("kernel family 'mine:MINE' ") and said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
 def test_a_program_that_raises_is_a_compile_error_with_its_reason() -> None:
     from tests.workbench import Workbench, variant
 
