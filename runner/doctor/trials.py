@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from runner.doctor.machine import disks
 from runner.errors import InfrastructureLost
 from runner.records import Device, Protocol, TargetKind, Variant, Workload
 from runner.targets.base import backend
+from runner.targets.toolchain import cplus_compiler
 
 if TYPE_CHECKING:
     from runner.executors.inline import InlineExecutor
@@ -42,7 +42,7 @@ def kernels(cards: Iterable[Device]) -> Iterator[Finding]:
 
 def cpu_target(executor: InlineExecutor) -> Finding:
     """The C++ compiler, wherever TileLang looks for it, and what it builds. The other targets' host code needs it as well."""
-    compiler = os.environ.get("CXX") or os.environ.get("CC") or next(filter(shutil.which, ("g++", "clang++", "c++")), None)
+    compiler = cplus_compiler()
     if compiler is None:
         remedy = "apt-get install g++ (or dnf install gcc-c++)"
         return Finding("cpu target", "fault", "no C++ compiler on PATH: nothing can be built", remedy)

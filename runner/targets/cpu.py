@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
 from runner.subprocesses import NO_DEVICES
-from runner.targets import cpu_time
+from runner.targets import cpu_time, toolchain
 
 STACK_FOR_TILES = 4 << 20
 """Bytes of tiles that a kernel may keep on the stack: half of Linux's usual 8 MiB."""
@@ -32,6 +30,7 @@ class CPUBackend:
     torch_device = "cpu"
     source_suffix = ".c"
     compiles_disturb_timing = True
+    execution_backend = "cython"
     build_environment: Mapping[str, str] = MappingProxyType({})
 
     def target(self, arch: str | None = None) -> Target:
@@ -47,7 +46,7 @@ class CPUBackend:
         return {**NO_DEVICES, "OMP_NUM_THREADS": "1"}
 
     def compile_options(self, target: Target) -> dict[str, Any]:
-        return {"target": "c", "execution_backend": "cython"}
+        return {"target": "c", "execution_backend": self.execution_backend}
 
     def mma(self, source: str) -> tuple[int, str] | None:
         return None
@@ -90,12 +89,12 @@ class CPUBackend:
     def others(self, device: Device) -> Callable[[], str | None]:
         return cpu_time.look()
 
+    def toolchain(self) -> dict[str, str]:
+        return {"execution_backend": self.execution_backend, **self.versions(), **toolchain.settings()}
+
     def versions(self) -> dict[str, str]:
-        compiler = shutil.which("g++") or shutil.which("clang++")
-        if compiler is None:
-            return {}
-        said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-        return {"compiler": said.splitlines()[0]} if said else {}
+        said = toolchain.first_line(toolchain.told(toolchain.cplus_compiler()))
+        return {"compiler": said} if said else {}
 
     def classify(self, message: str) -> tuple[FailureKind, bool]:
         return FailureKind.LAUNCH_ERROR, False
