@@ -6,24 +6,29 @@ planning a sweep is quick and works on a machine without either.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import importlib
-import inspect
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from kernels.finding import OURS, hidden, share_our_names
 from runner.errors import RequestError, nearest
-from runner.records import Limits, Target, TargetKind, Value, Workload
+from runner.names import line_fault, name_fault
+from runner.records import ENV_PREFIX, PASS_PREFIX, Limits, Target, TargetKind, Value, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 BUILT_IN = {"gemm": "kernels.gemm:GEMM"}
 """The families that ship with the runner, by the name a sweep file uses."""
+
+RESERVED = ("dtype", "moe")
+"""Words of a sweep file's `workload:`, which no knob and no dimension may be called."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,11 @@ def packing_of(family: Family, config: Mapping[str, Value]) -> str:
     return str(tell(config)) if tell is not None else ""
 
 
+def module_of(kernel: str) -> str:
+    """The module that a sweep file's `kernel:` names."""
+    return BUILT_IN.get(kernel, kernel).partition(":")[0]
+
+
 def load_family(name: str, search: Sequence[str] = ()) -> Family:
     """The family of a sweep file's `kernel:`, by built-in name or as `module:attribute`.
 
@@ -109,54 +119,75 @@ def load_family(name: str, search: Sequence[str] = ()) -> Family:
     if not colon:
         hint = nearest(name, BUILT_IN)
         raise RequestError(f"no kernel family {name!r}: {hint} (a family of your own is named module:attribute)")
-    sys.path.extend(f for f in (*search, str(Path.cwd())) if f not in sys.path)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything; it must cost one line, not a traceback
-        why = str(error).splitlines()[0] if str(error) else "no message"
-        raise RequestError(f"kernel family {name!r}: cannot import {module_name!r}: {type(error).__name__}: {why}") from error
-    family = getattr(module, attribute, None)
+    if name_fault(module_name) or name_fault(attribute):
+        raise RequestError(f"kernel family {name!r}: write it as module:attribute, such as my_kernels.scan:SCAN")
+    folders = list(dict.fromkeys([*search, str(Path.cwd())]))
+    sys.path.extend(f for f in folders if f not in sys.path)
+    share_our_names(folders)
+    if name not in BUILT_IN and module_name.partition(".")[0] in OURS and (why := hidden(module_name, folders)):
+        raise RequestError(f"kernel family {name!r}: {why}")
+    family = getattr(_imported(module_name, name, folders), attribute, None)
     if family is None:
-        raise RequestError(
-            f"kernel family {name!r}: module {module_name!r} has no {attribute!r}: {nearest(attribute, vars(module))}"
-        )
+        why = hidden(module_name, folders) or nearest(attribute, vars(sys.modules[module_name]))
+        raise RequestError(f"kernel family {name!r}: module {module_name!r} has no {attribute!r}: {why}")
+    if why := _family_fault(family, attribute):
+        raise RequestError(f"kernel family {name!r} {why}")
+    return cast(Family, family)
+
+
+def _imported(module_name: str, name: str, folders: Sequence[str]) -> ModuleType:
+    """A user's module may do and raise anything: it costs one line. What it prints is no answer of ours, so no output."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return importlib.import_module(module_name)
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        fix = "put what parses arguments, or runs, under `if __name__ == '__main__':`"
+        raise RequestError(f"kernel family {name!r}: to import {module_name!r} ends the process: {fix}") from error
+    except BaseException as error:
+        why = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+        if isinstance(error, ModuleNotFoundError) and (passed_over := hidden(module_name, folders)):
+            why = passed_over
+        raise RequestError(f"kernel family {name!r}: cannot import {module_name!r}: {type(error).__name__}: {why}") from error
+
+
+def _family_fault(family: object, attribute: str) -> str | None:
+    """What is wrong with what a `kernel:` names, or None."""
     if isinstance(family, type):
-        raise RequestError(
-            f"kernel family {name!r} is a class: name an instance of it, such as {attribute.upper()} = {attribute}()"
-        )
+        return f"is a class: name an instance of it, such as {attribute.upper()} = {attribute}()"
     missing = [m for m in Family.__protocol_attrs__ if not hasattr(family, m)] if hasattr(Family, "__protocol_attrs__") else []
     if missing or not isinstance(family, Family):
         lacks = f", it lacks {', '.join(sorted(missing))}" if missing else ""
-        raise RequestError(f"kernel family {name!r} is not a Family{lacks} (see docs/own-family.md)")
-    return family
+        return f"is not a Family{lacks} (see docs/own-family.md)"
+    for what in ("dims", "dtypes", "knobs"):
+        if not isinstance(getattr(family, what), (tuple, list)):
+            return f"has {what} that are no tuple: write {what} = (...,)"
+    if not all(isinstance(knob, Knob) for knob in family.knobs):
+        return "has knobs that are no Knob: write knobs = (Knob(...),)"
+    return recording_fault(family)
 
 
-def code_hash(family: Family) -> str:
-    """Hash of the source that a family's kernels come from: its module and what that imports from the same package.
+def recording_fault(family: Family) -> str | None:
+    """Which of a family's names the record cannot hold, and what to write instead; None where it holds all.
 
-    This module is left out: it says what a family is, not what any kernel does.
+    Knobs, dimensions and `dtype` are params of one MLflow run, so they share no name.
     """
-    modules = sorted(_reachable(inspect.getmodule(type(family)) or sys.modules[__name__]), key=lambda m: m.__name__)
-    text = "\0".join(inspect.getsource(m) for m in modules if m.__name__ != __name__)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _reachable(module: ModuleType) -> Iterator[ModuleType]:
-    """A module and the modules of its own package (or folder) that it uses, each once."""
-    seen: dict[str, ModuleType] = {}
-    queue = [module]
-    home = Path(module.__file__ or "").parent
-    while queue:
-        current = queue.pop()
-        if current.__name__ in seen or Path(getattr(current, "__file__", None) or "/").parent != home:
-            continue
-        seen[current.__name__] = current
-        used = (
-            v if isinstance(v, ModuleType) else sys.modules.get(getattr(v, "__module__", None) or "")
-            for v in vars(current).values()
-        )
-        queue.extend(m for m in used if m is not None)
-    return iter(seen.values())
+    knobs, dims = [knob.name for knob in family.knobs], family.dims
+    named: dict[str, Sequence[object]] = {"knob": knobs, "dimension": dims, "dtype": family.dtypes}
+    for what, names in named.items():
+        for name in names:
+            if fault := name_fault(name):
+                return f"has the {what} {name!r}, which {fault}"
+    for what in ("name", "baseline_name"):
+        if fault := line_fault(getattr(family, what)):
+            return f"has a {what} that {fault}"
+    if prefixed := next((name for name in knobs if name.startswith((PASS_PREFIX, ENV_PREFIX))), None):
+        return f"has the knob {prefixed!r}: what begins so is a setting of TileLang's, so call it something else"
+    uses = Counter([*knobs, *dims, *RESERVED])
+    if twice := next((name for name, count in uses.items() if count > 1), None):
+        return f"uses the name {twice!r} twice: knobs and dimensions share no name, and none is {' or '.join(RESERVED)}"
+    return None
 
 
 def defaults(knobs: Sequence[Knob], kind: TargetKind) -> dict[str, Value]:

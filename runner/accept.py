@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from kernels.family import code_hash, load_family
+from kernels.family import load_family
+from kernels.sources import code_hash
 from runner import gate, stats
 from runner.errors import InfrastructureLost, JobFailed, Refused, RequestError
 from runner.executors.base import Executor, run_one
@@ -285,9 +286,9 @@ def _refuse_unfit(stored: Stored, best: Best | None) -> None:
     if best is not None and best.protocol.partition("/")[2] != settings:
         both = f"measured under protocol {protocol}, the best under {best.protocol}"
         raise Refused(f"refused {name}: {both}: submit its sweep with those settings")
-    family = load_family(outcome.variant.workload.family, (str(Path.cwd()),))
+    family = outcome.variant.workload.family
     if code_hash(family) != outcome.variant.code:
-        raise Refused(f"refused {name}: the code of family {family.name} has changed since: submit its sweep again")
+        raise Refused(f"refused {name}: the code of family {family} has changed since: submit its sweep again")
 
 
 def _base_of(stored: Stored, store: Store) -> Stored:

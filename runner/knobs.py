@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.errors import nearest
+from runner.names import LONGEST, is_shown
 from runner.records import ENV_PREFIX, PASS_PREFIX, TargetKind, Value
 from runner.yaml_lines import Node
 
@@ -82,6 +83,10 @@ class KnobReader:
 
 def _outside_fault(name: str, value: Value) -> str | None:
     """What is wrong with a pass config's or an environment variable's name and value."""
+    if len(name) > LONGEST:
+        return f"is no setting of TileLang's: the record holds names of {LONGEST} characters"
+    if isinstance(value, str) and not is_shown(value):
+        return "has a value with a character that cannot be shown: remove it"
     if name.startswith(PASS_PREFIX):
         known = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name[len(PASS_PREFIX) :])
         return None if known else "is no pass config: write it as pass.tl.enable_fast_math"

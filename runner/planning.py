@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from kernels.family import Family, code_hash, load_family
+from kernels.family import Family, load_family
+from kernels.sources import code_hash
 from runner.errors import RequestError, nearest
 from runner.expand import Expansion, expand
 from runner.gate import IN_FINALS, Reference, decide, judge, with_verdict
@@ -96,14 +97,20 @@ def read(
     family = load_family(spec.family)
     devices, others = _one_model(find(spec.kind), model or ("" if spec.devices == EACH else spec.devices))
     resolved = backend(spec.kind).target(spec.arch or (devices[0].arch or None if devices else None))
-    tilelang = (devices[0].tilelang if devices else "") or metadata.version("tilelang")
-    expansion = expand(spec, family, resolved, code_hash(family), {"tilelang": tilelang})
+    expansion = expand(spec, family, resolved, code_hash(spec.family), toolchain(spec.kind, devices))
     pruned = prune(expansion, family, backend(spec.kind).limits(resolved))
     each = spec.devices == EACH
     left_out = [f"left out, being another model than {devices[0].model}: {other}" for other in others if not each]
     notes = (*said, *left_out, *spec.notes)
     more = others if each and model is None else ()
     return Asked(spec, family, expansion, pruned, devices, notes, tuple(settings), fresh, again, again.id if again else id, more)
+
+
+def toolchain(kind: TargetKind, devices: Sequence[Device] = ()) -> dict[str, str]:
+    """What shapes the code beside its source: on the host of the devices, where that has told, and else on this machine."""
+    if devices and devices[0].tilelang:
+        return {"tilelang": devices[0].tilelang, **devices[0].toolchain}
+    return {"tilelang": metadata.version("tilelang"), **backend(kind).toolchain()}
 
 
 def read_again(info: SweepInfo, find: Find) -> Asked:

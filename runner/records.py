@@ -111,6 +111,7 @@ class Device:
     bound_tflops: Mapping[str, float] = field(default_factory=dict)  # what none of its kind exceeds, where no peak is known
     arch: str = ""  # what code for it is generated for; empty: the target's default
     tilelang: str = ""  # the version on its host, where another one asks
+    toolchain: Mapping[str, str] = field(default_factory=dict)  # `Backend.toolchain` of its host, likewise
 
     @property
     def key(self) -> tuple[str, int]:

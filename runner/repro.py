@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernels.family import code_hash, load_family
+from kernels.sources import code_hash
 from runner import stats
 from runner.accept import device_of
 from runner.build import BuildJob
@@ -100,7 +100,7 @@ def wanted(prefix: str, store: Store, anyway: bool) -> Stored:
     """The run to repeat. Raises NotFound, or RequestError where its family's code is another now: `anyway` takes it as it is."""
     stored = store.find(prefix)
     variant = stored.outcome.variant
-    if not anyway and code_hash(load_family(variant.workload.family, (str(Path.cwd()),))) != variant.code:
+    if not anyway and code_hash(variant.workload.family) != variant.code:
         raise RequestError(
             f"the code of family {variant.workload.family} has changed since {stored.run_id[:8]}: --anyway runs it as it is now"
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from runner.errors import RequestError, SpecError, nearest
 from runner.expression import parse
 from runner.knobs import Config, KnobReader
+from runner.names import line_fault, workload_fault
 from runner.overrides import check_one_shape, differences, layer_of_setting, layers_by_target, overlaid
 from runner.records import Acceptance, Allowance, Protocol, TargetKind, Value, Workload
 from runner.yaml_lines import Node, load
@@ -149,6 +150,14 @@ def _required(root: Node, key: str, example: str) -> Node:
     return keys[key]
 
 
+def _recorded(node: Node) -> str:
+    """The name of a sweep, which its run in MLflow is called by too."""
+    name = node.text("name")
+    if fault := line_fault(name):
+        raise node.fault(f"name {fault}")
+    return name
+
+
 def _facts(spec: SweepSpec) -> dict[str, Any]:
     """All that a layer can change, by the words a person uses for it."""
     accept = {key: getattr(spec.acceptance, key) for key in ACCEPT}
@@ -188,7 +197,7 @@ class _Reader:
         measure = keys.get("measure", nothing).mapping("measure", MEASURE)
         default = Protocol()
         return SweepSpec(
-            name=_required(root, "name", "name: my-sweep").text("name"),
+            name=_recorded(_required(root, "name", "name: my-sweep")),
             question=keys["question"].text("question") if "question" in keys else "",
             family=self.kernel,
             workload=self.workload(_required(root, "workload", "workload: {M: 512, N: 512, K: 512, dtype: float16}")),
@@ -225,7 +234,10 @@ class _Reader:
         if "dtype" not in keys:
             raise node.fault(f"workload lacks dtype: choose from {', '.join(self.family.dtypes)}")
         dtype = keys["dtype"].choice(f"the dtype of {self.family.name}", self.family.dtypes)
-        return Workload(self.kernel, {dim: shape[dim] for dim in dims}, dtype, origin)
+        found = Workload(self.kernel, {dim: shape[dim] for dim in dims}, dtype, origin)
+        if fault := workload_fault(found.name):
+            raise node.fault(f"the workload's name, {found.name[:60]}…, {fault} (it is of the kernel, the shape and the dtype)")
+        return found
 
     def moe(self, node: Node) -> tuple[dict[str, int], str]:
         """The GEMM that a mixture-of-experts layer comes to, and the words for where it came from."""

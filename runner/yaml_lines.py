@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from runner.errors import SpecError, nearest
+from runner.names import is_shown
 from runner.records import Value
 
 _TAG = "tag:yaml.org,2002:"
@@ -63,6 +64,8 @@ class Node:
         """A string that is not blank."""
         if not isinstance(self.value, str) or not self.value.strip():
             raise self.fault(f"{what} takes text, not {self}: put it in quotes")
+        if not is_shown(self.value):
+            raise self.fault(f"{what} holds a character that cannot be shown: remove it")
         return self.value.strip()
 
     def integer(self, what: str, minimum: int, maximum: int = 2**31 - 1) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from runner.executors.jobs import START
 from runner.process import forkserver
 
 OWN_PROCESS = ("submit", "resume", "doctor", "repro")
@@ -54,7 +55,7 @@ def alone(
 ) -> subprocess.CompletedProcess[str]:
     """As `run`, in a process of its own. It shares the server that forks our children: importing torch takes each its seconds."""
     return subprocess.run(
-        [sys.executable, "-m", f"runner.cli.{command}", *arguments],
+        [sys.executable, "-c", START.format(program=command), *arguments],
         cwd=folder,
         env=clean_environment() | {forkserver.ADDRESS: forkserver.start()} | environment,
         capture_output=True,
@@ -84,7 +85,7 @@ def here(command: str, *arguments: str, folder: Path, **environment: str) -> sub
 def start(command: str, *arguments: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
     """As `alone`, without waiting; in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", f"runner.cli.{command}", *arguments],
+        [sys.executable, "-c", START.format(program=command), *arguments],
         cwd=folder,
         env=clean_environment() | {forkserver.ADDRESS: forkserver.start()} | environment,
         stdout=subprocess.PIPE,

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import signal
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernels.finding import OURS
 from runner.process import forkserver
 from tests import command
 from tests.command import ROOT, ok, sweep_file
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and with them what is to be ended by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def imports_as_they_were(tmp_path: Path) -> Iterator[None]:
+    """For tests that load a user's modules, from `tmp_path` or the examples: the next test may have others of their names."""
+    path, modules = list(sys.path), set(sys.modules)
+    ours = {name: importlib.import_module(name).__path__ for name in OURS}
+    before = {name: list(locations) for name, locations in ours.items()}
+    yield
+    sys.path[:] = path
+    for name, locations in ours.items():
+        locations[:] = before[name]
+    for name in sorted(set(sys.modules) - modules, reverse=True):  # a folder's modules before the folder
+        spec = vars(sys.modules[name]).get("__spec__")
+        places = [spec.origin, *(spec.submodule_search_locations or ())] if isinstance(spec, ModuleSpec) else []
+        if any(str(place).startswith((str(tmp_path), str(ROOT / "docs"))) for place in places):
+            del sys.modules[name]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernels.family import code_hash, load_family
+from kernels.sources import code_hash
 from runner.accept import DOUBT, PAIRS, SESSIONS, Accepted, accept, confidence_of, told_apart, with_itself
 from runner.errors import FailureKind, JobFailed, Refused
 from runner.evaluate import evaluate
@@ -52,7 +52,7 @@ class Place:
     def add(self, name: str, acceptance: Acceptance = Acceptance(), **changes: Any) -> Stored:  # noqa: B008 - it is frozen
         """A measured run of its own sweep."""
         info = make.sweep(id=uuid.uuid4().hex[:8], device=self.device, acceptance=acceptance)
-        code = code_hash(load_family("gemm"))
+        code = code_hash("gemm")
         made = replace(make.variant(b_interleave=name), code=code, **changes)
         outcome = make.outcome(variant=made, artifact=make.artifact(made), verdicts=VERDICTS, decision=Decision.CANDIDATE)
         return self.store.load(self.store.write(self.store.open_sweep(info, 1), info, outcome, make.FLOPS))
@@ -236,7 +236,7 @@ def test_a_run_against_itself_promotes_nothing_and_says_what_can_be_told(place: 
 def test_a_base_becomes_the_first_best_on_its_proof(local_folder: Path) -> None:
     place = Place(Store(), make.DEVICE, {"old": Fate("old")})
     info = make.sweep(device=place.device)
-    made = replace(make.variant(b_interleave="old"), code=code_hash(load_family("gemm")))
+    made = replace(make.variant(b_interleave="old"), code=code_hash("gemm"))
     outcome = make.outcome(variant=made, artifact=make.artifact(made), verdicts=VERDICTS, is_base=True)
     run = place.store.load(place.store.write(place.store.open_sweep(info, 1), info, outcome, make.FLOPS))
     assert place.accept(run).paired is None

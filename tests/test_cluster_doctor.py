@@ -11,7 +11,7 @@ from runner.doctor.finding import Finding
 from runner.executors.probing import NodeReport, Pinned
 from runner.records import Device
 
-VERSIONS = {"Python": "3.12.3", "ray": "2.60.0", "tilelang": "0.1.15", "torch": "2.13.0", "driver": "570.1"}
+VERSIONS = {"Python": "3.12.3", "ray": "2.60.0", "tilelang": "0.1.15", "torch": "2.13.0", "driver": "570.1", "nvcc": "13.0.48"}
 
 
 def card(index: int) -> Device:
@@ -32,7 +32,9 @@ def test_nodes_that_are_alike_are_one_line() -> None:
     assert found.state == "ok" and "on 2 nodes alike: Python 3.12.3, ray 2.60.0" in found.text and "driver 570.1" in found.text
 
 
-@pytest.mark.parametrize("name, state", [("Python", "fault"), ("tilelang", "fault"), ("driver", "fault"), ("torch", "note")])
+@pytest.mark.parametrize(
+    "name, state", [("Python", "fault"), ("tilelang", "fault"), ("driver", "fault"), ("nvcc", "fault"), ("torch", "note")]
+)
 def test_a_version_that_differs_is_named_with_its_nodes(name: str, state: str) -> None:
     two = replace(ONE, name="two", versions={**VERSIONS, name: "0.0.1"})
     differs = next(f for f in versions([ONE, two]) if f.topic == name)

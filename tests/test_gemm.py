@@ -13,6 +13,7 @@ import torch
 from kernels.family import Knob, load_family
 from kernels.gemm import GEMM, K_PACK
 from kernels.layouts import interleave_k, swizzle
+from kernels.optional import Workspace
 from runner.artifacts import load_kernel
 from runner.build import BuildJob
 from runner.expand import expand
@@ -98,15 +99,19 @@ class TestPacking:
         assert GEMM.pack((a, b), {"b_interleave": 1}) == (a, b)
         assert GEMM.pack((a, b), {"b_interleave": 2})[0] is a
 
+
+class TestWorkspace:
+    def test_of_a_kernel_that_multiplies_all_of_k_at_once_is_none(self) -> None:
+        assert GEMM.workspace(Workload("gemm", {"M": 4, "N": 6, "K": 8}, "float16"), {"split_k": 1}) == ()
+
     def test_parts_of_k_get_a_buffer_of_their_own(self) -> None:
-        a, b = torch.zeros(4, 8), torch.zeros(8, 6)
-        _, _, parts = GEMM.pack((a, b), {"b_interleave": 1, "split_k": 4})
-        assert parts.shape == (4, 4, 6) and parts.dtype == torch.float32
+        workload = Workload("gemm", {"M": 4, "N": 6, "K": 8}, "float16")
+        assert GEMM.workspace(workload, {"b_interleave": 1, "split_k": 4}) == (Workspace((4, 4, 6), "float32"),)
 
     def test_and_a_counter_for_each_tile_where_its_last_block_sums_them(self) -> None:
         config = {"b_interleave": 1, "split_k": 4, "split_k_sum": "last_block", "block_M": 16, "block_N": 32}
-        *_, done = GEMM.pack((torch.zeros(40, 8), torch.zeros(8, 64)), config)
-        assert done.shape == (3, 2) and not done.any()
+        workload = Workload("gemm", {"M": 40, "N": 64, "K": 8}, "float16")
+        assert GEMM.workspace(workload, config)[1] == Workspace((3, 2), "int32", returns_to_zero=True)
 
 
 class TestSwizzle:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.bench import measure
 
 from kernels.family import load_family
 from runner.artifacts import load_kernel
 from runner.build import BuildJob, build
 from runner.executors.base import build_child, measure_child
 from runner.gate import judge
+from runner.jobs.measure import measure
 from runner.jobs.requests import BenchJob
 from runner.process.child import Child
 from runner.records import Acceptance, Artifact, Device, Measurement, Ruling, Variant
@@ -182,7 +182,7 @@ def measure_without_a_card(job: BenchJob) -> Measurement:
     from runner.targets.cpu import CPU
     from runner.targets.maca import MACA
 
-    for name in ("torch_device", "time", "cache_clearer", "synchronize"):
+    for name in ("torch_device", "prepare", "time", "cache_clearer", "synchronize", "settle_seconds", "shortest_ms"):
         setattr(MACA, name, getattr(CPU, name))
     return measure(job)
 
@@ -210,10 +210,12 @@ class TestMeasure:
         artifact = built(builder, of())
         measured = measurer.run(measure_without_a_card, BenchJob(of(), artifact, C500, PROTOCOL), deadline=120)
         flops = load_family("gemm").flops(of().workload)
-        verdicts = judge(measured, artifact, Acceptance(max_abs_error=0.5), of().target, "float16", flops, None, of().id)
+        verdicts = judge(of(), artifact, measured, None, Acceptance(max_abs_error=0.5), flops, None)
         ruled = {verdict.rule: verdict for verdict in verdicts}
         assert ruled["mma"].ruling is Ruling.PASS
-        assert ruled["mma"].evidence == "1 x __builtin_mxc_mma_16x16x16f16 in the generated source"
+        assert ruled["mma"].evidence == (
+            "1 x __builtin_mxc_mma_16x16x16f16 in the generated source (text only: no disassembler where it was built)"
+        )
         assert ruled["correct"].ruling is ruled["plausible"].ruling is Ruling.PASS
 
     def test_what_another_build_made_is_not_compiled_anew(self, builder: Child, measurer: Child) -> None:

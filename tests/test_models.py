@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from runner.errors import RequestError
-from runner.planning import SOMEWHERE, Asked, read
+from runner.executors import ray_workers
+from runner.planning import SOMEWHERE, Asked, read, toolchain
 from runner.records import Device, TargetKind
+from runner.targets.base import backend
 
 H200 = tuple(Device("cuda", "NVIDIA H200", index, "one", arch="sm_90a") for index in range(2))
 A100 = Device("cuda", "NVIDIA A100-SXM4-80GB", 0, "two", arch="sm_80")
@@ -61,8 +63,35 @@ def test_a_variant_is_known_by_the_tilelang_of_the_nodes_that_build_it(tmp_path:
     """A C500's port need not be what is installed where the sweep is planned."""
     ports = tuple(replace(A100, tilelang=version) for version in ("", "0.1.9+port", "0.1.10+port"))
     here, old, new = (asked(tmp_path, find=lambda kind, port=port: (port,)).expansion.base for port in ports)
-    assert here.toolchain == {"tilelang": metadata.version("tilelang")}
+    assert here.toolchain == {"tilelang": metadata.version("tilelang"), **backend("cuda").toolchain()}
     assert old.toolchain == {"tilelang": "0.1.9+port"} and len({here.id, old.id, new.id}) == 3
+
+
+def test_a_variant_is_known_by_the_compiler_of_the_nodes_that_build_it(tmp_path: Path) -> None:
+    nodes = tuple(replace(A100, tilelang="0.1.15", toolchain={"nvcc": version}) for version in ("12.4.99", "13.0.88"))
+    old, new = (asked(tmp_path, find=lambda kind, node=node: (node,)).expansion.base for node in nodes)
+    assert old.toolchain == {"tilelang": "0.1.15", "nvcc": "12.4.99"} and old.id != new.id
+
+
+def test_a_node_tells_what_builds_there() -> None:
+    """As Ray calls it on each node."""
+    for device in ray_workers.devices._function("cpu"):
+        assert device.toolchain == backend("cpu").toolchain() and "compiler" in device.toolchain
+        assert toolchain("cpu", (device,)) == toolchain("cpu"), "a sweep has one identity, whoever asks"
+
+
+def test_flags_of_the_environment_are_part_of_the_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = asked(tmp_path).expansion.base
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "--maxrregcount=64")
+    after = asked(tmp_path).expansion.base
+    assert after.toolchain["NVCC_APPEND_FLAGS"] == "--maxrregcount=64" and after.id != before.id
+
+
+def test_a_plan_needs_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvcc").touch()  # one that cannot be run is none
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+    assert "nvcc" not in asked(tmp_path).expansion.base.toolchain
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
 import pytest
 
 from kernels.family import Family, load_family
+from kernels.finding import OURS
+from kernels.gemm import GEMM
+from kernels.sources import code_hash
 from runner.build import BuildJob
 from runner.errors import RequestError
 from runner.executors.inline import InlineExecutor
@@ -19,20 +21,14 @@ from runner.prune import prune
 from runner.records import Measurement, Variant
 from runner.spec import SweepSpec, load_spec
 from runner.targets.base import backend
+from tests import command
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "docs/examples"
 PAGE = (ROOT / "docs/own-family.md").read_text()
 
 
-@pytest.fixture(autouse=True)
-def imports_as_they_were() -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if name in ("scaled_add", "mine"):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("imports_as_they_were")
 
 
 @pytest.fixture
@@ -113,12 +109,27 @@ def test_the_example_is_generated_for_a_gpu_too() -> None:
     assert "__launch_bounds__(128" in source and "scaled_add_kernel" in source
 
 
+ARGUMENTS = "import argparse\nprint('mine')\nargparse.ArgumentParser().parse_args(['plan', 's.yaml'])"
+
 FAULTS = {
     "no such module": ("nowhere:FAMILY", "", "cannot import 'nowhere'"),
     "no such attribute": ("mine:FAMLY", "FAMILY = 1", "has no 'FAMLY': did you mean 'FAMILY'"),
     "not a family": ("mine:FAMILY", "FAMILY = object()", "is not a Family"),
     "fails to import": ("mine:FAMILY", "1 / 0", "division by zero"),
     "is no Python": ("mine:FAMILY", "def", "invalid syntax"),
+    "parses arguments": (
+        "mine:FAMILY",
+        ARGUMENTS,
+        "to import 'mine' ends the process: put what parses arguments, or runs, under",
+    ),
+    "raises what is no Exception": (
+        "mine:FAMILY",
+        "raise GeneratorExit('enough')",
+        "cannot import 'mine': GeneratorExit: enough",
+    ),
+    "raises with an empty first line": ("mine:FAMILY", "raise ValueError('\\nsecond')", "ValueError: second"),
+    "hidden by the standard library": ("code:FAMILY", "", "is hidden by another 'code'"),
+    "a path": ("folder/mine:FAMILY", "", "write it as module:attribute"),
     "lacks its module": ("scaledadd", "", "a family of your own is named module:attribute"),
     "a name of ours, misspelt": ("gem", "", "did you mean 'gemm'"),
 }
@@ -126,10 +137,104 @@ FAULTS = {
 
 @pytest.mark.parametrize("name, code, said", FAULTS.values(), ids=FAULTS)
 def test_a_faulty_family_costs_one_line(tmp_path: Path, name: str, code: str, said: str) -> None:
-    (tmp_path / "mine.py").write_text(code)
+    for module in ("mine", "code"):
+        (tmp_path / f"{module}.py").write_text(code)
     with pytest.raises(RequestError) as raised:
         load_family(name, (str(tmp_path),))
     assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_ctrl_c_while_a_family_is_imported_is_no_fault_of_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load_family("mine:FAMILY", (str(tmp_path),))
+
+
+def test_what_a_module_prints_or_says_of_our_arguments_comes_before_our_line(tmp_path: Path) -> None:
+    """As a user runs it: the module sees the arguments of `sweep`, and ends the process."""
+    (tmp_path / "mine.py").write_text("import argparse\nprint('mine')\nargparse.ArgumentParser().parse_args()\n")
+    (tmp_path / "s.yaml").write_text("name: mine\nkernel: mine:FAMILY\nworkload: {N: 1, dtype: float32}\n")
+    done = command.alone("sweep", "plan", "s.yaml", folder=tmp_path)
+    *theirs, ours = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and done.stdout == "" and "mine" in theirs
+    assert ours.startswith("error: s.yaml:2: kernel family 'mine:FAMILY': to import 'mine' ends the process")
+
+
+@pytest.mark.parametrize("package", OURS)
+@pytest.mark.parametrize("init", ["", "raise RuntimeError"], ids=["a package", "one that does something"])
+def test_a_project_may_have_folders_named_like_ours(tmp_path: Path, package: str, init: str) -> None:
+    folder = tmp_path / package
+    folder.mkdir()
+    (folder / "__init__.py").write_text(init)
+    (folder / "helper.py").write_text("SCALE = 2")
+    (folder / "mine.py").write_text(f"from {package}.helper import SCALE\n" + (EXAMPLES / "scaled_add.py").read_text())
+    name = f"{package}.mine:SCALED_ADD"
+    assert load_family(name, (str(tmp_path),)).name == "scaled_add"
+    before = code_hash(name, (str(tmp_path),))
+    (folder / "helper.py").write_text("SCALE = 3")
+    assert code_hash(name, (str(tmp_path),)) != before
+
+
+def test_a_file_named_like_one_of_ours_is_never_passed_over_silently(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    shutil.copy(ROOT / "kernels/gemm.py", tmp_path / "kernels")
+    assert load_family("kernels.gemm:GEMM", (str(tmp_path),)) is GEMM  # it is the same code
+    with (tmp_path / "kernels/gemm.py").open("a") as file:
+        file.write("GEMM.name = 'changed'\n")
+    with pytest.raises(RequestError, match=r"kernels/gemm\.py is hidden by another 'kernels\.gemm' .*another name"):
+        load_family("kernels.gemm:GEMM", (str(tmp_path),))
+    assert load_family("gemm", (str(tmp_path),)) is GEMM
+
+
+def test_a_family_in_a_folder_named_like_ours_is_measured_on_ray(tmp_path: Path) -> None:
+    """Ray puts no folder before ours on its workers' path."""
+    for package in OURS:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"raise RuntimeError('the user's {package}')")
+    shutil.copy(EXAMPLES / "scaled_add.py", tmp_path / "kernels/mine.py")
+    text = (EXAMPLES / "scaled_add.yaml").read_text().replace("scaled_add:", "kernels.mine:")
+    (tmp_path / "s.yaml").write_text(text)
+    quick = [f"--set={s}" for s in ("sweep.block_N=[16]", "measure.finals=0", "accept.alone=none")]
+    done = command.alone("sweep", "submit", "s.yaml", "--target", "cpu", *quick, folder=tmp_path)
+    assert done.returncode == 0 and done.stdout.count("measured  block_N=") == 2, done.stdout + done.stderr
+
+
+NAMES: dict[str, tuple[str, str]] = {
+    "a knob with a bracket": (
+        "knobs = (Knob('BLOCK(M)', 1, ''),)",
+        "the knob 'BLOCK(M)', which cannot be recorded by that name: write letters",
+    ),
+    "a knob with a space": ("knobs = (Knob('block M', 1, ''),)", "the knob 'block M', which cannot be recorded"),
+    "a knob as a folder": ("knobs = (Knob('block/M', 1, ''),)", "the knob 'block/M'"),
+    "a knob of two lines": ("knobs = (Knob('a\\n', 1, ''),)", "the knob"),
+    "no name": ("knobs = (Knob('', 1, ''),)", "the knob ''"),
+    "a long knob": ("knobs = (Knob('b' * 251, 1, ''),)", "is 251 bytes long: the record holds 250"),
+    "a knob like a pass config": (
+        "knobs = (Knob('pass.fast', 1, ''),)",
+        "'pass.fast': what begins so is a setting of TileLang's",
+    ),
+    "a knob like a dimension": ("knobs = (Knob('N', 1, ''),)", "uses the name 'N' twice"),
+    "a knob twice": ("knobs = (Knob('a', 1, ''), Knob('a', 2, ''))", "uses the name 'a' twice"),
+    "a knob called dtype": ("knobs = (Knob('dtype', 1, ''),)", "uses the name 'dtype' twice"),
+    "a dimension called moe": ("dims = ('M', 'N', 'moe')", "uses the name 'moe' twice"),
+    "a dimension": ("dims = ('rows (M)', 'N')", "the dimension 'rows (M)', which cannot be recorded"),
+    "a dtype that is an object": ("dtypes = (float,)", "the dtype <class 'float'>, which is no text"),
+    "a dtype": ("dtypes = ('int:8',)", "the dtype 'int:8', which cannot be recorded"),
+    "a name of two lines": ("name = 'a\\nb'", "has a name that takes one line"),
+    "a baseline without a name": ("baseline_name = ''", "has a baseline_name that is no text"),
+    "no tuple": ("knobs = Knob('a', 1, '')", "has knobs that are no tuple"),
+    "no knob": ("knobs = ('a',)", "has knobs that are no Knob"),
+}
+
+
+@pytest.mark.parametrize("line, said", NAMES.values(), ids=NAMES)
+def test_a_name_that_the_record_cannot_hold_is_refused_when_the_family_is_read(tmp_path: Path, line: str, said: str) -> None:
+    changed = f"\n\nclass Mine(ScaledAdd):\n    {line}\n\n\nMINE = Mine()\n"
+    (tmp_path / "mine.py").write_text((EXAMPLES / "scaled_add.py").read_text() + changed)
+    with pytest.raises(RequestError) as raised:
+        load_family("mine:MINE", (str(tmp_path),))
+    assert str(raised.value).startswith("kernel family 'mine:MINE' ") and said in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_program_that_raises_is_a_compile_error_with_its_reason() -> None:

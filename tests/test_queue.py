@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from kernels.finding import OURS
 from runner.planning import COMMIT
 from tests import command
 from tests.command import FAST, ok
@@ -125,6 +126,9 @@ class Own:
 @pytest.fixture(scope="module")
 def own(head: Head) -> Own:
     (head.folder / "mine.py").write_text(MINE)
+    for name in OURS:  # a project's own folders hide none of ours
+        (head.folder / name).mkdir()
+        (head.folder / name / "__init__.py").write_text(f"raise RuntimeError('the user's {name}')")
     said = ok(head.sweep("submit", head.file("own", "[16, 48]", "mine:MINE"), "--wait"))
     shown = ok(command.here("sweep", "status", id_of(said), "--json", folder=head.folder, **head.environment))
     return Own(said, id_of(said), {row["block_N"]: row["run_id"] for row in json.loads(shown)["ranking"]})

@@ -15,7 +15,7 @@ import pytest
 from runner.errors import FailureKind, RequestError
 from runner.process.lease import TAKES_TURNS
 from runner.records import Device
-from runner.targets import sass
+from runner.targets import sass, toolchain
 from runner.targets.base import BACKENDS, Backend, backend
 from runner.targets.maca import parse_list, parse_monitor, parse_processes, parse_table, parse_throttle
 from runner.targets.source import evidence, strip
@@ -118,6 +118,61 @@ class TestContract:
         assert target.resources("") == {}
         assert target.source_suffix.startswith(".")
         assert target.mma("") in (None, (0, ""))
+
+
+NVCC = (
+    "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.48\nBuild cuda_13.0.r13.0/compiler.1_0\n"
+)
+
+
+def test_the_compilers_are_those_that_tilelang_calls() -> None:
+    from tilelang.contrib.cc import get_cplus_compiler
+    from tilelang.env import CUDA_HOME
+
+    assert toolchain.told(toolchain.cplus_compiler()) == toolchain.told(get_cplus_compiler()) != ""
+    assert toolchain.told(toolchain.nvcc()) == toolchain.told(f"{CUDA_HOME}/bin/nvcc")
+
+
+def test_toolchain_of_cuda(tool: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUDA_HOME", "CUDA_PATH", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    tool("nvcc", NVCC)
+    assert backend("cuda").toolchain() == {"execution_backend": "tvm_ffi", "nvcc": "13.0.48"}
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "-G")
+    monkeypatch.setenv("TILELANG_LAYOUT_COST_MODEL", "simple")
+    assert backend("cuda").toolchain() == {
+        "execution_backend": "tvm_ffi",
+        "nvcc": "13.0.48",
+        "NVCC_PREPEND_FLAGS": "-G",
+        "TILELANG_LAYOUT_COST_MODEL": "simple",
+    }
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvcc").write_text("#!/bin/sh\necho release 12.4, V12.4.99\n")
+    (tmp_path / "bin/nvcc").chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert backend("cuda").toolchain()["nvcc"] == "12.4.99", "what TileLang takes is of CUDA_HOME, not of PATH"
+
+
+def test_toolchain_of_the_cpu(tool: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CXX", "CC"):
+        monkeypatch.delenv(name, raising=False)
+    tool("g++", "g++ (Debian 12.2.0-14) 12.2.0\nCopyright (C) 2022\n")
+    assert backend("cpu").toolchain() == {"execution_backend": "cython", "compiler": "g++ (Debian 12.2.0-14) 12.2.0"}
+    tool("clang", "clang version 19.1\n")
+    monkeypatch.setenv("CXX", "clang")
+    assert backend("cpu").toolchain()["compiler"] == "clang version 19.1"
+
+
+def test_toolchain_of_maca(tool: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MACA_PATH", str(tmp_path / "nowhere"))
+    assert backend("maca").toolchain() == {"execution_backend": "tvm_ffi"}
+    tool("mxcc", "mxcc version 1.0.0 (d9102a1572)\nTarget: x86_64\n")
+    monkeypatch.setenv("TILELANG_MACA_GEMM_K_PACK", "2")
+    assert backend("maca").toolchain() == {
+        "execution_backend": "tvm_ffi",
+        "mxcc": "mxcc version 1.0.0 (d9102a1572)",
+        "TILELANG_MACA_GEMM_K_PACK": "2",
+    }
 
 
 def test_one_device_is_shown_and_no_other() -> None:

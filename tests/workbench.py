@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels.family import code_hash, defaults, load_family
+from kernels.family import defaults, load_family
+from kernels.sources import code_hash
 from runner.build import BuildJob
 from runner.executors.base import Done
 from runner.executors.inline import InlineExecutor
@@ -28,7 +29,7 @@ def variant(
     family = load_family(family_name)
     settings = {**defaults(family.knobs, kind), **config}
     workload = Workload(family_name, shape, dtype)
-    return Variant(workload, settings, backend(kind).target(arch), code_hash(family), {"tilelang": "any"}, PROTOCOL.key)
+    return Variant(workload, settings, backend(kind).target(arch), code_hash(family_name), {"tilelang": "any"}, PROTOCOL.key)
 
 
 class Workbench:

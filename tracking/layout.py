@@ -69,6 +69,9 @@ MAX_PARAM = 6000
 MAX_BATCH = 100
 """MLflow's limits: longer values it cuts with only a warning, larger batches of params and tags it refuses."""
 
+MAX_RUN_NAME = 250
+"""Characters that its databases hold; PostgreSQL refuses a longer one. What else names something is checked in `runner.names`."""
+
 T = TypeVar("T")
 
 

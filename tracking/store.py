@@ -112,7 +112,9 @@ class Store:
         experiment = self._experiment(info.workload, info.device.model)
         try:
             run = self.client.create_run(
-                experiment, tags=contents.tags(parent, info, outcome, flops), run_name=contents.title(info, outcome)
+                experiment,
+                tags=contents.tags(parent, info, outcome, flops),
+                run_name=layout.cut(contents.title(info, outcome), layout.MAX_RUN_NAME),
             )
             self._upload(run, contents.files(outcome))
             complete = {layout.COMPLETE: "true"}

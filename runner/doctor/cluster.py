@@ -13,8 +13,9 @@ from runner.records import Device
 if TYPE_CHECKING:
     from runner.executors.probing import NodeReport, Pinned
 
-MUST_AGREE = ("Python", "ray", "tilelang", "driver", "maca")
-"""What has to be the same on every node that has it: a kernel that one builds is loaded by another."""
+MUST_AGREE = ("Python", "ray", "tilelang", "driver", "maca", "nvcc", "compiler", "mxcc")
+"""What has to be the same on every node that has it: a kernel that one builds is loaded by another, and known by the compiler of
+the node that measures it."""
 
 AHEAD = 1.0  # seconds by which a node's clock may differ: records are ordered by it
 

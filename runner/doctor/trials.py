@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from runner.doctor.machine import disks
 from runner.errors import InfrastructureLost
 from runner.records import Device, Protocol, TargetKind, Variant, Workload
 from runner.targets.base import backend
+from runner.targets.toolchain import cplus_compiler
 
 if TYPE_CHECKING:
     from runner.executors.inline import InlineExecutor
@@ -42,7 +42,7 @@ def kernels(cards: Iterable[Device]) -> Iterator[Finding]:
 
 def cpu_target(executor: InlineExecutor) -> Finding:
     """The C++ compiler, wherever TileLang looks for it, and what it builds. The other targets' host code needs it as well."""
-    compiler = os.environ.get("CXX") or os.environ.get("CC") or next(filter(shutil.which, ("g++", "clang++", "c++")), None)
+    compiler = cplus_compiler()
     if compiler is None:
         remedy = "apt-get install g++ (or dnf install gcc-c++)"
         return Finding("cpu target", "fault", "no C++ compiler on PATH: nothing can be built", remedy)
@@ -63,7 +63,8 @@ def kernel(
     executor: InlineExecutor, kind: TargetKind, device: Device | None, arch: str | None = None, remedy: str = ""
 ) -> Finding:
     """Build a 64x64x64 gemm, and run and check it where a device is given, as a sweep would."""
-    from kernels.family import code_hash, defaults, load_family
+    from kernels.family import defaults, load_family
+    from kernels.sources import code_hash
     from runner.build import BuildJob
     from runner.executors.base import run_one
     from runner.jobs.requests import BenchJob
@@ -73,7 +74,7 @@ def kernel(
     tile = {"block_M": 64, "block_N": 64, "block_K": 32, "threads": None if cpu else 128}
     protocol, target = Protocol(warmup=1, repeat=3), backend(kind).target(arch)
     toolchain = {"tilelang": metadata.version("tilelang")}
-    variant = Variant(workload, {**defaults(family.knobs, kind), **tile}, target, code_hash(family), toolchain, protocol.key)
+    variant = Variant(workload, {**defaults(family.knobs, kind), **tile}, target, code_hash(family.name), toolchain, protocol.key)
     what, started = f"a gemm of 64x64x64 {workload.dtype}", time.monotonic()
     done = run_one(executor, BuildJob(variant), PATIENCE)
     if done.failure is not None:

@@ -15,6 +15,7 @@ from unittest import mock
 import ray
 import ray._private.node
 import ray._private.utils
+from ray.job_config import JobConfig
 
 from runner.artifacts import environment
 from runner.errors import InfrastructureLost
@@ -42,11 +43,19 @@ def connect(address: str | None) -> None:
                 **({"address": address} if address else _own_ray()),
                 logging_level=logging.ERROR,
                 log_to_driver=False,
+                job_config=_OursFirst(),
             )
     except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
         raise InfrastructureLost(f"no Ray at {where}: {' '.join(str(error).split())[:400]}") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)  # Ray takes it for itself
+
+
+class _OursFirst(JobConfig):  # type: ignore[misc]
+    """Without it Ray puts the current folder before all else on its workers' path, and a user's `kernels/` before ours."""
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
 
 
 class Vital:

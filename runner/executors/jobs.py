@@ -29,6 +29,9 @@ SWEEP, NAME = "sweep_id", "sweep_name"  # a job's metadata, where it is a sweep'
 STARTS = "Running entrypoint for job "
 """How the line begins that Ray writes into a job's log before what the job prints; above it are lines of Ray's own."""
 
+START = "import sys; sys.path = [p for p in sys.path if p]; from runner.cli.{program} import main; main(prog_name='{program}')"
+"""What a job runs. With -m, files of the job's folder would come before ours, a user's `kernels/` among them."""
+
 PACKAGES = ("runner", "kernels", "tracking")
 LEFT_HERE = [".git", ".venv", "venv", "mlruns", "mlartifacts", "*.db", "__pycache__", ".runner"]
 """What does not travel, in gitignore's words; what the folder's own .gitignore names does not either."""
@@ -103,7 +106,7 @@ class Jobs:
         program, *arguments = command
         root = Path(__file__).resolve().parent.parent.parent
         job: dict[str, Any] = {
-            "entrypoint": shlex.join(["python", "-m", f"runner.cli.{program}", *arguments, "--address", "auto"]),
+            "entrypoint": shlex.join(["python", "-c", START.format(program=program), *arguments, "--address", "auto"]),
             "submission_id": job_id,
             "metadata": dict(metadata or {}),
             "runtime_env": {

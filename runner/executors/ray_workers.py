@@ -35,11 +35,14 @@ def build(job: BuildJob, deadline: float) -> Done:
 
 @ray.remote(num_cpus=0, max_retries=0)
 def devices(kind: TargetKind) -> tuple[Device, ...]:
-    """This node's, with the version that builds for them: a card's own port need not be installed where sweeps are planned."""
+    """This node's, with what builds for them: a card's own port and compiler need not be installed where sweeps are planned."""
     installed = ""
     with contextlib.suppress(metadata.PackageNotFoundError):
         installed = metadata.version("tilelang")
-    return tuple(replace(device, tilelang=installed) for device in backend(kind).devices())
+    target = backend(kind)
+    found = target.devices()
+    toolchain = target.toolchain() if found else {}
+    return tuple(replace(device, tilelang=installed, toolchain=toolchain) for device in found)
 
 
 @ray.remote(max_restarts=0)

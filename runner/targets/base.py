@@ -21,6 +21,8 @@ class Backend(Protocol):
     """`.c` or `.cu`: what an editor should call the generated source."""
     compiles_disturb_timing: bool
     """Whether a build on the same machine slows what is timed: then all builds come first."""
+    execution_backend: str
+    """How TileLang calls a kernel of this target, in its own word."""
     build_environment: Mapping[str, str]
     """What is set while building, so that the compiler tells of registers and spills."""
 
@@ -85,6 +87,12 @@ class Backend(Protocol):
 
     def memory_checker(self, log: Path) -> tuple[str, ...]:
         """A command to run a process under that reports every access out of bounds in `log`; empty where there is none."""
+
+    def toolchain(self) -> dict[str, str]:
+        """What makes a kernel of generated source on this machine: the compiler's version, and settings that shape its code.
+
+        Part of every variant's identity. A compiler that is not here is left out: to plan needs none.
+        """
 
     def versions(self) -> dict[str, str]:
         """Driver, toolkit and compiler."""

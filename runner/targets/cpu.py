@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
@@ -15,7 +13,7 @@ from typing import Any
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
 from runner.subprocesses import NO_DEVICES
-from runner.targets import cpu_time
+from runner.targets import cpu_time, toolchain
 
 STACK_FOR_TILES = 4 << 20
 """Bytes of tiles that a kernel may keep on the stack: half of Linux's usual 8 MiB."""
@@ -35,6 +33,7 @@ class CPUBackend:
     settle_seconds = 0.0
     shortest_ms = 0.0
     state_period_s = 0.25  # reading it takes a core's time
+    execution_backend = "cython"
     build_environment: Mapping[str, str] = MappingProxyType({})
 
     def target(self, arch: str | None = None) -> Target:
@@ -50,7 +49,7 @@ class CPUBackend:
         return {**NO_DEVICES, "OMP_NUM_THREADS": "1"}
 
     def compile_options(self, target: Target) -> dict[str, Any]:
-        return {"target": "c", "execution_backend": "cython"}
+        return {"target": "c", "execution_backend": self.execution_backend}
 
     def mma(self, source: str) -> tuple[int, str] | None:
         return None
@@ -94,12 +93,12 @@ class CPUBackend:
     def memory_checker(self, log: Path) -> tuple[str, ...]:
         return ()
 
+    def toolchain(self) -> dict[str, str]:
+        return {"execution_backend": self.execution_backend, **self.versions(), **toolchain.settings()}
+
     def versions(self) -> dict[str, str]:
-        compiler = shutil.which("g++") or shutil.which("clang++")
-        if compiler is None:
-            return {}
-        said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-        return {"compiler": said.splitlines()[0]} if said else {}
+        said = toolchain.first_line(toolchain.told(toolchain.cplus_compiler()))
+        return {"compiler": said} if said else {}
 
     def classify(self, message: str) -> tuple[FailureKind, bool]:
         return FailureKind.LAUNCH_ERROR, False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from typing import Any
 
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
-from runner.targets import device_events, nvml, sass
+from runner.targets import device_events, nvml, sass, toolchain
 from runner.targets.source import count_instruction, evidence
 from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
@@ -48,6 +47,7 @@ class CUDABackend:
     settle_seconds = device_events.SETTLE_SECONDS
     shortest_ms = device_events.SHORTEST_MS
     state_period_s = 0.02
+    execution_backend = "tvm_ffi"
     build_environment: Mapping[str, str] = MappingProxyType({"TILELANG_VERBOSE": "1"})  # passes -v to ptxas
 
     def target(self, arch: str | None = None) -> Target:
@@ -84,7 +84,7 @@ class CUDABackend:
         from tilelang import tvm
 
         # A Target and no dict, which older TileLang does not take.
-        return {"target": tvm.target.Target({"kind": "cuda", "arch": target.arch}), "execution_backend": "tvm_ffi"}
+        return {"target": tvm.target.Target({"kind": "cuda", "arch": target.arch}), "execution_backend": self.execution_backend}
 
     def mma(self, source: str) -> tuple[int, str] | None:
         return count_instruction(source, MMA)
@@ -128,19 +128,26 @@ class CUDABackend:
         tool = shutil.which("compute-sanitizer")
         return (tool, "--tool", "memcheck", "--log-file", str(log)) if tool else ()
 
+    def toolchain(self) -> dict[str, str]:
+        settings = toolchain.settings(("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"))  # nvcc itself reads these two
+        return {"execution_backend": self.execution_backend, **_nvcc(), **settings}
+
     def versions(self) -> dict[str, str]:
-        found = {}
+        found = _nvcc()
         if rows := _query("driver_version"):
             found["driver"] = rows[0][0]
-        nvcc = shutil.which("nvcc")
-        if nvcc and (said := re.search(r"V[\d.]+", subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout)):
-            found["nvcc"] = said.group()[1:]
         return found
 
     def classify(self, message: str) -> tuple[FailureKind, bool]:
         if STICKY.search(message):
             return FailureKind.CRASH, True
         return FailureKind.LAUNCH_ERROR, "CUDA" in message or "cuda" in message
+
+
+def _nvcc() -> dict[str, str]:
+    """The version of nvcc, and with it of the ptxas beside it; empty where there is none."""
+    said = re.search(r"\bV(\d[\d.]*)", toolchain.told(toolchain.nvcc()))
+    return {"nvcc": said.group(1)} if said else {}
 
 
 def parse_monitor(said: str) -> list[User]:

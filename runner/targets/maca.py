@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
-from runner.targets import device_events
+from runner.targets import device_events, toolchain
 from runner.targets.source import count_instruction, evidence
 from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
@@ -44,6 +44,7 @@ class MACABackend:
     settle_seconds = device_events.SETTLE_SECONDS
     shortest_ms = device_events.SHORTEST_MS
     state_period_s = 0.2  # mx-smi takes about as long to answer
+    execution_backend = "tvm_ffi"
     build_environment: Mapping[str, str] = MappingProxyType({"TILELANG_TARGET": "maca"})  # for what asks beside `compile`
 
     def target(self, arch: str | None = None) -> Target:
@@ -66,7 +67,7 @@ class MACABackend:
 
     def compile_options(self, target: Target) -> dict[str, Any]:
         # Never "auto": cu-bridge's nvcc makes newer ports pick cuda on a MetaX node.
-        return {"target": "maca", "execution_backend": "tvm_ffi"}
+        return {"target": "maca", "execution_backend": self.execution_backend}
 
     def mma(self, source: str) -> tuple[int, str] | None:
         return count_instruction(source, MMA)
@@ -101,14 +102,24 @@ class MACABackend:
     def memory_checker(self, log: Path) -> tuple[str, ...]:
         return ()
 
+    def toolchain(self) -> dict[str, str]:
+        settings = toolchain.settings(prefix="TILELANG_MACA_")  # the port's own
+        return {"execution_backend": self.execution_backend, **_mxcc(), **settings}
+
     def versions(self) -> dict[str, str]:
         version = re.search(r"MACA Version:\s*([\d.]+)", _mx_smi())
         driver = re.search(r"Driver Version:\s*([\d.]+)", _mx_smi())
-        return {k: m.group(1) for k, m in (("maca", version), ("driver", driver)) if m}
+        return {k: m.group(1) for k, m in (("maca", version), ("driver", driver)) if m} | _mxcc()
 
     def classify(self, message: str) -> tuple[FailureKind, bool]:
         sticky = bool(STICKY.search(message))
         return (FailureKind.CRASH if sticky else FailureKind.LAUNCH_ERROR), sticky or "MACA" in message or "CUDA" in message
+
+
+def _mxcc() -> dict[str, str]:
+    """The compiler's own line on its version, which ends in its build; empty where there is none."""
+    said = toolchain.first_line(toolchain.told(toolchain.mxcc()))
+    return {"mxcc": said} if said else {}
 
 
 def parse_list(said: str) -> list[tuple[int, str, str]]:
