@@ -12,6 +12,7 @@ import pytest
 
 from kernels.sources import code_hash
 from runner.accept import DOUBT, PAIRS, SESSIONS, Accepted, accept, confidence_of, told_apart, with_itself
+from runner.build import BuildJob
 from runner.errors import FailureKind, JobFailed, Refused
 from runner.evaluate import evaluate
 from runner.jobs.requests import PairJob, ProveJob
@@ -30,6 +31,9 @@ VERDICTS = tuple(
     Verdict(rule, Ruling.PASS, "so it was in the sweep")
     for rule in ("correct", "accurate", "deterministic", "mma", "plausible", "stable", "alone", "faster")
 )
+NAME = "env.NAME"
+"""The entry of a config that tells a fate."""
+
 FASTER = [1 / 1.02, 1 / 1.021, 1 / 1.019, 1 / 1.02, 1 / 1.022]
 """Milliseconds of five sessions, in a reference's 1 ms: every one is 2 % faster."""
 
@@ -46,14 +50,14 @@ class Place:
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.executor = FakeExecutor(self.fates, lambda v: str(v.config["b_interleave"]))
+        self.executor = FakeExecutor(self.fates, lambda v: str(v.config[NAME]))
         self.executor.at_hand = (self.device,)
 
     def add(self, name: str, acceptance: Acceptance = Acceptance(), **changes: Any) -> Stored:  # noqa: B008 - it is frozen
         """A measured run of its own sweep."""
         info = make.sweep(id=uuid.uuid4().hex[:8], device=self.device, acceptance=acceptance)
         code = code_hash("gemm")
-        made = replace(make.variant(b_interleave=name), code=code, **changes)
+        made = replace(make.variant(**{NAME: name}, block_N=128, block_K=64), code=code, **changes)
         outcome = make.outcome(variant=made, artifact=make.artifact(made), verdicts=VERDICTS, decision=Decision.CANDIDATE)
         return self.store.load(self.store.write(self.store.open_sweep(info, 1), info, outcome, make.FLOPS))
 
@@ -87,8 +91,11 @@ def test_the_faster_one_is_proven_paired_in_five_fresh_processes_and_promoted(pl
     run = place.add("new")
     accepted = place.accept(run)
     assert place.best() == run.run_id and accepted.paired
-    first, *pairs = place.executor.jobs
+    first, build, beside, *pairs = place.executor.jobs
     assert isinstance(first, ProveJob) and (first.launches, first.seconds) == (1_000, 10.0)
+    assert isinstance(build, BuildJob) and isinstance(beside, ProveJob) and beside.variant == build.variant
+    assert dict(build.variant.workload.shape) == {"M": 511, "N": 264, "K": 144}, "a shape at which tiles hang over every edge"
+    assert "right on 511x264x144 too" in place.verdict("correct")
     assert len(pairs) == SESSIONS and len({job.session for job in place.pairs()}) == SESSIONS
     assert {job.pairs for job in place.pairs()} == {PAIRS}
     assert len(accepted.paired.sessions) == SESSIONS and accepted.paired.tau is not None
@@ -236,11 +243,11 @@ def test_a_run_against_itself_promotes_nothing_and_says_what_can_be_told(place: 
 def test_a_base_becomes_the_first_best_on_its_proof(local_folder: Path) -> None:
     place = Place(Store(), make.DEVICE, {"old": Fate("old")})
     info = make.sweep(device=place.device)
-    made = replace(make.variant(b_interleave="old"), code=code_hash("gemm"))
+    made = replace(make.variant(**{NAME: "old"}, block_N=128, block_K=64), code=code_hash("gemm"))
     outcome = make.outcome(variant=made, artifact=make.artifact(made), verdicts=VERDICTS, is_base=True)
     run = place.store.load(place.store.write(place.store.open_sweep(info, 1), info, outcome, make.FLOPS))
     assert place.accept(run).paired is None
-    assert place.executor.log == ["prove old"] and place.best() == run.run_id
+    assert place.executor.log == ["prove old", "build old", "prove old"] and place.best() == run.run_id
     assert "1,000 of 1,000 outputs" in place.verdict("deterministic")
 
 

@@ -19,7 +19,7 @@ from runner.build import BuildJob
 from runner.expand import expand
 from runner.jobs.requests import BenchJob
 from runner.prune import prune
-from runner.records import Limits, Measurement, Target, Variant
+from runner.records import Limits, Measurement, Target, Variant, Workload
 from runner.spec import load_spec
 from runner.targets.base import backend
 from runner.targets.source import evidence
