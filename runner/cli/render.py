@@ -437,7 +437,7 @@ def _baseline_line(baseline: Baseline, found: Report) -> str:
     said += f", disturbed: {baseline.contended}" if baseline.contended else ""
     if drift is None:
         return said
-    drifted = "; the card has drifted, which the calls of it among each variant's own follow" if abs(drift) > DRIFT_LIMIT else ""
+    drifted = "; the device has drifted, which its calls among each variant's own follow" if abs(drift) > DRIFT_LIMIT else ""
     return f"{said}, {drift:+.1%} after the sweep{drifted}"
 
 
