@@ -179,7 +179,8 @@ def _verdicts_at_end(sweep: Sweep, result: Result, outcomes: Mapping[str, Outcom
     if reference is None:
         return {}
     unproven = {i: Verdict("faster", Ruling.NOT_APPLICABLE, said) for i, said in result.unproven.items()}
-    paired = judge_finals(_pairs(sweep, result), acceptance, reference.role)
+    played = {i: p for i, p in _pairs(sweep, result).items() if i in outcomes and outcomes[i].decision is not Decision.REJECTED}
+    paired = judge_finals(played, acceptance, reference.role)
     found = {i: v for i, v in {**unproven, **paired, **result.refused}.items() if i in outcomes}
     if reference.role == "base" and not result.interrupted:
         beaten = any(verdict.ruling is Ruling.PASS for verdict in paired.values())

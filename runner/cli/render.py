@@ -118,7 +118,10 @@ def header(asked: Asked) -> list[str]:
 def best_so_far(plan: Planned) -> list[str]:
     if plan.best is None:
         return []
-    return [f"best so far: {plan.best.stored.outcome.variant.label(plan.spec.swept)}, run {plan.best.run_id[:8]}"]
+    said = f"best so far: {plan.best.stored.outcome.variant.label(plan.spec.swept)}, run {plan.best.run_id[:8]}"
+    if plan.best.protocol != plan.spec.protocol.key:
+        said += f", under protocol {plan.best.protocol}: not compared in numbers; `runner accept` measures both"
+    return [said]
 
 
 def replayed(late: Replayed) -> str:
