@@ -25,6 +25,7 @@ from runner.records import Device, Protocol
 from runner.targets.cuda import CUDA
 
 PAIRS = 100
+SESSIONS = 3  # fresh processes
 
 SWEEP = """\
 name: two-cards
@@ -83,9 +84,10 @@ def agreement(folder: Path, devices: tuple[Device, ...]) -> dict[str, Any]:
     """The winner of a sweep in pairs with its base, on each card."""
     from dataclasses import replace
 
-    from runner.executors.base import run_one
     from runner.executors.inline import InlineExecutor
     from runner.jobs.requests import PairJob
+    from runner.pairs import paired as of_sessions
+    from runner.sessions import measured
 
     store = _store(folder)
     ranked = store.ranking(store.sweeps(1)[0])
@@ -98,9 +100,15 @@ def agreement(folder: Path, devices: tuple[Device, ...]) -> dict[str, Any]:
     try:
         for device in devices:
             variants = winner.outcome.variant, base.outcome.variant
-            job = PairJob(variants[0], artifacts[0], variants[1], artifacts[1], device, Protocol(10, PAIRS))
-            paired = run_one(executor, job, 600).value
-            found[device.index] = {"speedup": paired.speedup, "low": paired.low, "high": paired.high, "pairs": PAIRS}
+            job = PairJob(variants[0], artifacts[0], variants[1], artifacts[1], device, Protocol(10, PAIRS), pairs=PAIRS)
+            paired = of_sessions(variants[0].id, variants[1].id, list(measured(executor, job, SESSIONS, 600, undisturbed=True)))
+            found[device.index] = {
+                "speedup": paired.speedup,
+                "low": paired.low,
+                "high": paired.high,
+                "pairs": PAIRS,
+                "sessions": SESSIONS,
+            }
     finally:
         executor.close()
     return {"winner": winner.label, "base": base.label, "on": found}

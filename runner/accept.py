@@ -218,6 +218,9 @@ class _Contest:
             today += self._seen_in_pairs()
         if found is not None:
             today.append(gate.judge_pair(found, acceptance, self._role))
+        elif self._reference.run_id == self._stored.run_id:
+            said = "there is no best, and this is the base that its sweep compared the others with"
+            today.append(Verdict("faster", Ruling.NOT_APPLICABLE, said))
         if self.fault is not None:
             today.append(self.fault)
         for verdict in today:
@@ -242,7 +245,7 @@ class _Contest:
         said = [s.contended for s in self.sessions if s.contended is not None]
         return [
             gate.plausible(flops / median / 1e9, self._device, workload.dtype),
-            gate.steady(max(stats.relative_spread(s) for s in samples), acceptance, " in the worst session"),
+            gate.steady(stats.median([stats.relative_spread(s) for s in samples]), acceptance, " in the middle session"),
             gate.alone(next(filter(None, said), "") if said else None, acceptance),
         ]
 

@@ -31,5 +31,5 @@ def visible_gain(paired: Paired, least: float = 1.0) -> float:
 
 
 def percent(share: float) -> str:
-    """`12.0 %`, `0.3 %`, `0.04 %`."""
-    return f"{share * 100:.{1 if share >= 0.00095 else 2}f} %"
+    """`12.0 %`, `0.3 %`, `0.04 %`, `0 %`."""
+    return f"{share * 100:.{1 if share >= 0.00095 else 2}f} %" if share >= 5e-5 else "0 %"

@@ -179,7 +179,8 @@ def _verdicts_at_end(sweep: Sweep, result: Result, outcomes: Mapping[str, Outcom
     if reference is None:
         return {}
     unproven = {i: Verdict("faster", Ruling.NOT_APPLICABLE, said) for i, said in result.unproven.items()}
-    paired = judge_finals(_pairs(sweep, result), acceptance, reference.role)
+    played = {i: p for i, p in _pairs(sweep, result).items() if i in outcomes and outcomes[i].decision is not Decision.REJECTED}
+    paired = judge_finals(played, acceptance, reference.role)
     found = {i: v for i, v in {**unproven, **paired, **result.refused}.items() if i in outcomes}
     if reference.role == "base" and not result.interrupted:
         beaten = any(verdict.ruling is Ruling.PASS for verdict in paired.values())
@@ -195,14 +196,13 @@ def _pairs(sweep: Sweep, result: Result) -> dict[str, Paired]:
 
 
 def _place(row: RankedRow, reference: Reference | None) -> tuple[bool, float]:
-    """What to sort by: finalists that beat the reference by their paired speedup, then all others by what they are of it.
+    """What to sort by: who won in pairs before all others, and each by how many times the reference's speed it has.
 
-    Nobody goes before a speedup that was measured side by side, call by call. A finalist that lost has its paired speedup too,
-    one that did not play has what its own calls of the baseline say.
+    That is the paired speedup of one that played in full, and of one that did not what its own calls of the baseline say.
     """
     assert row.outcome.measurement is not None
     if row.paired is not None:
-        return row.paired.speedup <= 1, -row.paired.speedup
+        return row.outcome.decision not in (Decision.CANDIDATE, Decision.ACCEPTED), -row.paired.speedup
     if reference is not None and row.outcome.variant.id == reference.variant_id:
         return True, -1.0
     own = row.outcome.measurement.speedup_vs_baseline or 0.0

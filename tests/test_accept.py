@@ -103,6 +103,7 @@ def test_the_faster_one_is_proven_paired_in_five_fresh_processes_and_promoted(pl
     assert "1,250 of 1,250 outputs" in place.verdict("deterministic")
     assert "max_abs_error 0 (before timing)" in place.verdict("correct"), "what other inputs leave has another scale"
     assert "also on integers" in place.verdict("correct")
+    assert "p80 - p20 is 0.0% of the median in the middle session" in place.verdict("stable")
     assert place.store.tries(run.run_id) == []
 
 
@@ -244,11 +245,13 @@ def test_a_base_becomes_the_first_best_on_its_proof(local_folder: Path) -> None:
     place = Place(Store(), make.DEVICE, {"old": Fate("old")})
     info = make.sweep(device=place.device)
     made = replace(make.variant(**{NAME: "old"}, block_N=128, block_K=64), code=code_hash("gemm"))
-    outcome = make.outcome(variant=made, artifact=make.artifact(made), verdicts=VERDICTS, is_base=True)
+    beaten = (*VERDICTS[:7], Verdict("faster", Ruling.FAIL, "one of them beat it in pairs"))
+    outcome = make.outcome(variant=made, artifact=make.artifact(made), verdicts=beaten, is_base=True)
     run = place.store.load(place.store.write(place.store.open_sweep(info, 1), info, outcome, make.FLOPS))
     assert place.accept(run).paired is None
     assert place.executor.log == ["prove old", "build old", "prove old"] and place.best() == run.run_id
     assert "1,000 of 1,000 outputs" in place.verdict("deterministic")
+    assert "there is no best" in place.verdict("faster"), "others beat it, and may be accepted after it"
 
 
 def test_an_evaluation_is_over_sessions_and_tells_the_baselines_own_error(place: Place) -> None:

@@ -30,6 +30,7 @@ from runner.records import (
     SweepInfo,
     Target,
     Variant,
+    Verdict,
 )
 from runner.submit import decided, report_of
 from runner.sweep import Progress, Result, Sweep
@@ -483,6 +484,17 @@ class TestKnown:
         pairs = {of("a").id: outcomes.paired(earlier[of("a").id], 1.5), of("b").id: outcomes.paired(earlier[of("b").id], 1.2)}
         ran = play(fates(base=2.0, a=1.0, b=1.5), known=earlier, finals=3, played=True, pairs=pairs)
         assert ran.executor.log == [] and ran.decisions() == {"base": "beaten", "a": "candidate", "b": "beaten"}
+
+    def test_one_that_is_rejected_by_now_beats_nobody(self) -> None:
+        """It won in pairs once, and does not fulfil what this sweep asks for."""
+        earlier = {o.variant.id: o for o in (known("base"), known("a", decision=Decision.REJECTED), known("b"))}
+        earlier[of("a").id] = replace(
+            earlier[of("a").id], verdicts=(Verdict("mma", Ruling.FAIL, "none"), Verdict("faster", Ruling.PASS, "won"))
+        )
+        pairs = {of("a").id: outcomes.paired(earlier[of("a").id], 1.5), of("b").id: outcomes.paired(earlier[of("b").id], 1.2)}
+        ran = play(fates(base=2.0, a=1.0, b=1.5), known=earlier, finals=3, played=True, pairs=pairs)
+        assert ran.decisions() == {"base": "beaten", "a": "rejected", "b": "candidate"}
+        assert "winner" not in ran.reasons()["b"]
 
     def test_a_known_failure_stays_one(self) -> None:
         failed = replace(outcomes.outcome(Status.CRASH), variant=of("a"))

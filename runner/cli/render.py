@@ -118,7 +118,10 @@ def header(asked: Asked) -> list[str]:
 def best_so_far(plan: Planned) -> list[str]:
     if plan.best is None:
         return []
-    return [f"best so far: {plan.best.stored.outcome.variant.label(plan.spec.swept)}, run {plan.best.run_id[:8]}"]
+    said = f"best so far: {plan.best.stored.outcome.variant.label(plan.spec.swept)}, run {plan.best.run_id[:8]}"
+    if plan.best.protocol != plan.spec.protocol.key:
+        said += f", under protocol {plan.best.protocol}: not compared in numbers; `runner accept` measures both"
+    return [said]
 
 
 def replayed(late: Replayed) -> str:
@@ -437,7 +440,7 @@ def _baseline_line(baseline: Baseline, found: Report) -> str:
     said += f", disturbed: {baseline.contended}" if baseline.contended else ""
     if drift is None:
         return said
-    drifted = "; the card has drifted, which the calls of it among each variant's own follow" if abs(drift) > DRIFT_LIMIT else ""
+    drifted = "; the device has drifted, which its calls among each variant's own follow" if abs(drift) > DRIFT_LIMIT else ""
     return f"{said}, {drift:+.1%} after the sweep{drifted}"
 
 
