@@ -108,7 +108,7 @@ def never_idle(file: str) -> str:
 
 
 def confidence_of(number: int) -> float:
-    """Of the how-manieth try's interval, so that trying for ever accepts what is not faster in less than `DOUBT` of all cases."""
+    """Of the interval of a run's n-th try: trying for ever accepts what is not faster in less than `DOUBT` of all cases."""
     return 1 - DOUBT * 0.5 ** (number - 1)
 
 

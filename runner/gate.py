@@ -157,16 +157,20 @@ def judge_finals(finals: Mapping[str, Paired], acceptance: Acceptance, role: str
 
 
 def _in_finals(paired: Paired, winner: Paired | None, acceptance: Acceptance, role: str) -> Verdict:
-    verdict = judge_pair(paired, acceptance, role)
-    if winner is None or winner is paired:
+    """Beaten is what lies with its whole interval below the winner, or below what must be cleared; else it is undecided."""
+    verdict, least = judge_pair(paired, acceptance, role), acceptance.min_speedup
+    if winner is paired:
         return verdict
-    behind = f"{paired.speedup / winner.speedup:.4f}x the winner"
-    if verdict.ruling is Ruling.FAIL:
-        return replace(verdict, evidence=f"{paired.speedup:.4f}x the {role}, {behind}: {verdict.evidence}")
-    if paired.high >= winner.low:
-        return replace(verdict, evidence=f"{verdict.evidence}; a tie with the winner, {winner.speedup:.4f}")
-    said = f"{paired.speedup:.4f}x the {role}, {behind}: {told(paired)} lies below the winner's {told(winner)}"
-    return Verdict("faster", Ruling.FAIL, said)
+    behind = f"{paired.speedup:.4f}x the {role}"
+    if winner is not None:
+        behind += f", {paired.speedup / winner.speedup:.4f}x the winner"
+        if paired.high < winner.low and verdict.ruling is Ruling.PASS:
+            return Verdict("faster", Ruling.FAIL, f"{behind}: {told(paired)} lies below the winner's {told(winner)}")
+        if verdict.ruling is Ruling.PASS:
+            return replace(verdict, evidence=f"{verdict.evidence}; a tie with the winner, {winner.speedup:.4f}")
+    if paired.high < least or (winner is not None and paired.high < winner.low):
+        return replace(verdict, evidence=f"{behind}: {verdict.evidence}")
+    return replace(verdict, ruling=Ruling.NOT_APPLICABLE, evidence=f"undecided, {verdict.evidence}")
 
 
 def judge_base(beaten: bool, role: str) -> Verdict:

@@ -12,7 +12,7 @@ from runner.records import Acceptance, Artifact, Baseline, Decision, Failure, Me
 
 @dataclass(frozen=True)
 class Trial:
-    """A variant in its sweep: the how-manieth try this was, and how long its jobs were given."""
+    """A variant in its sweep: which attempt this is, and how long its jobs were given."""
 
     variant: Variant
     is_base: bool

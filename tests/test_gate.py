@@ -301,7 +301,12 @@ class TestFinals:
 
     def test_one_that_overlaps_the_winner_and_does_not_clear_is_no_candidate(self) -> None:
         finals = {**self.FINALS, "noisy": outcomes.paired(outcomes.outcome(), 1.5, low=0.9, high=2.1)}
-        assert decide((judge_finals(finals, Acceptance(), "base")["noisy"],))[0] is Decision.BEATEN
+        decision, said = decide((judge_finals(finals, Acceptance(), "base")["noisy"],))
+        assert decision is Decision.UNPROVEN and "undecided" in said and "would have shown" in said
+
+    def test_one_that_lies_below_what_it_must_clear_is_beaten(self) -> None:
+        finals = {"slow": outcomes.paired(outcomes.outcome(), 0.97, low=0.95, high=0.99)}
+        assert decide((judge_finals(finals, Acceptance(), "base")["slow"],))[0] is Decision.BEATEN
 
     def test_the_base_may_be_the_first_best_where_nobody_beat_it(self) -> None:
         assert decide((judge_base(False, "base"),))[0] is Decision.CANDIDATE
