@@ -102,7 +102,7 @@ def timed(prefix: str, store: Store) -> Stored:
 def never_idle(file: str) -> str:
     """What to do on a machine where others always compute, in two lines."""
     return (
-        "others computed on the device meanwhile: on a machine that is never idle no median can be trusted, but pairs can,"
+        "other processes used the device meanwhile: on a machine that is never idle no median can be trusted, but pairs can,"
         f" whose calls alternate. This judges by them:\n  sweep submit {file} --set accept.alone=none"
     )
 

@@ -244,10 +244,10 @@ def steady(spread: float, acceptance: Acceptance, where: str = "") -> Verdict:
 
 def alone(contended: str | None, acceptance: Acceptance) -> Verdict:
     if contended is None:
-        return Verdict("alone", Ruling.NOT_APPLICABLE, "this device's tools do not tell who else computed on it")
+        return Verdict("alone", Ruling.NOT_APPLICABLE, "this device's tools do not list its other processes")
     if contended and acceptance.alone == "none":
         return Verdict("alone", Ruling.NOT_APPLICABLE, f"the sweep does not ask for it; {contended}")
-    return Verdict("alone", _ruling(not contended), contended or "nobody else computed on the device while this was timed")
+    return Verdict("alone", _ruling(not contended), contended or "no other process used the device while this was timed")
 
 
 def _accurate(own: Accuracy | None, baseline: Accuracy | None, acceptance: Acceptance, dtype: str, name: str) -> Verdict:

@@ -80,7 +80,7 @@ class Backend(Protocol):
         """Clock, power, temperature, threads: what a timing was taken under, where a tool tells."""
 
     def others(self, device: Device) -> Callable[[], str | None]:
-        """Begins to look at who else computes on the device; what it returns ends the look and says who.
+        """Begins to sample the other processes on the device; what it returns ends that and names them.
 
         One line for people, "" for nobody, None where it cannot be told.
         """
