@@ -168,7 +168,7 @@ def test_plausible_is_no_share_of_a_peak_where_only_a_bound_is_known() -> None:
     [
         ("", PASS, "no other process used the device"),
         ("other processes used 1.0 of 2 cores", FAIL, "other processes used 1.0 of 2 cores"),
-        (None, NOT_APPLICABLE, "do not tell"),
+        (None, NOT_APPLICABLE, "do not list"),
     ],
 )
 def test_alone(contended: str | None, ruling: Ruling, evidence: str) -> None:
