@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from runner.errors import RequestError, nearest
+from runner.paths import search_folders
 from runner.records import Limits, Target, TargetKind, Value, Workload
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def load_family(name: str, search: Sequence[str] = ()) -> Family:
     if not colon:
         hint = nearest(name, BUILT_IN)
         raise RequestError(f"no kernel family {name!r}: {hint} (a family of your own is named module:attribute)")
-    sys.path.extend(f for f in (*search, str(Path.cwd())) if f not in sys.path)
+    sys.path.extend(f for f in (*search, *search_folders()) if f not in sys.path)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything; it must cost one line, not a traceback

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from kernels.family import code_hash, load_family
 from runner import stats
@@ -13,6 +12,7 @@ from runner.errors import InfrastructureLost, Refused, RequestError
 from runner.executors.base import Executor, run_one
 from runner.finals import pair_deadline
 from runner.gate import judge_pair
+from runner.paths import search_folders
 from runner.records import PROTOCOL_VERSION, TIMED, Artifact, Decision, Device, Paired, Protocol, Ruling, Verdict
 from tracking.registry import Best, Registry
 from tracking.store import Store, Stored
@@ -82,7 +82,7 @@ def _refuse_unfit(stored: Stored, best: Best | None) -> None:
     if best is not None and best.protocol != protocol:
         both = f"measured under protocol {protocol}, the best under {best.protocol}"
         raise Refused(f"refused {name}: {both}: submit its sweep with those settings")
-    family = load_family(outcome.variant.workload.family, (str(Path.cwd()),))
+    family = load_family(outcome.variant.workload.family, search_folders())
     if code_hash(family) != outcome.variant.code:
         raise Refused(f"refused {name}: the code of family {family.name} has changed since: submit its sweep again")
 
@@ -114,7 +114,7 @@ def device_of(stored: Stored, executor: Executor) -> Device:
 
 
 def _measure(stored: Stored, reference: Stored, store: Store, executor: Executor, device: Device) -> Paired:
-    variant, search = stored.outcome.variant, (str(Path.cwd()),)
+    variant, search = stored.outcome.variant, search_folders()
     pairs = [artifact_of(s, store) for s in (stored, reference)]
     protocol = Protocol(warmup=_warmup(variant.protocol), repeat=PAIRS)
     assert reference.outcome.measurement is not None and stored.outcome.measurement is not None

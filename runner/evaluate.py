@@ -17,7 +17,7 @@ from runner.bench import PairJob
 from runner.errors import NotFound, Refused
 from runner.executors.base import Executor, run_one
 from runner.finals import pair_deadline
-from runner.paths import atomic_write
+from runner.paths import atomic_write, search_folders
 from runner.records import Device, Paired, Protocol, TargetKind, from_dict
 from tracking.registry import Best
 from tracking.store import Store
@@ -86,7 +86,7 @@ def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol) -
     device, artifact = device_of(best.stored, executor), artifact_of(best.stored, store)
     outcome = best.stored.outcome
     assert outcome.measurement is not None
-    job = PairJob(outcome.variant, artifact, None, None, device, protocol, (str(Path.cwd()),))
+    job = PairJob(outcome.variant, artifact, None, None, device, protocol, search_folders())
     done = run_one(executor, job, pair_deadline(protocol, stats.median(outcome.measurement.samples_ms)))
     if done.failure is not None:
         raise Refused(f"run {best.run_id[:8]} of {best.workload}: {done.failure}")
@@ -95,7 +95,7 @@ def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol) -
 
 def _rows(best: Best, device: Device, protocol: Protocol, paired: Paired) -> tuple[Row, Row]:
     outcome = best.stored.outcome
-    family = load_family(outcome.variant.workload.family, (str(Path.cwd()),))
+    family = load_family(outcome.variant.workload.family, search_folders())
     flops = family.flops(outcome.variant.workload)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
 

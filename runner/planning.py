@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
 
 from kernels.family import Family, code_hash, load_family
 from runner.errors import RequestError, nearest
 from runner.expand import Expansion, expand
 from runner.gate import Reference, decide, judge
+from runner.paths import search_folders
 from runner.prune import prune
 from runner.records import TIMED, Artifact, Decision, Device, Outcome, SweepInfo, TargetKind, Variant
 from runner.spec import SweepSpec, load_spec
@@ -170,7 +170,7 @@ def sweep_of(planned: Planned, store: Store) -> Sweep:
         best=reference,
         best_variant=best.stored.outcome.variant if best else None,
         fetch=fetch,
-        search=(str(Path.cwd()),),
+        search=search_folders(),
         allowance=spec.allowance,
         attempts=store.attempts(again) if again else {},
     )

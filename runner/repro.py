@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from kernels.family import code_hash, load_family
 from runner import stats
@@ -13,6 +12,7 @@ from runner.bench import BenchJob
 from runner.build import BuildJob
 from runner.errors import RequestError
 from runner.executors.base import Done, Executor, run_one
+from runner.paths import search_folders
 from runner.records import Measurement, Protocol, Status
 from tracking.store import Store, Stored
 
@@ -42,13 +42,13 @@ def repro(prefix: str, store: Store, executor: Executor, say: Callable[[str], No
     Raises as `wanted` does, and InfrastructureLost where the executor has no device of the run's model.
     """
     stored = wanted(prefix, store, anyway)
-    variant, search = stored.outcome.variant, (str(Path.cwd()),)
-    built = _next(executor, BuildJob(variant, search), BUILD_DEADLINE, "build", say)
+    variant = stored.outcome.variant
+    built = _next(executor, BuildJob(variant, search_folders()), BUILD_DEADLINE, "build", say)
     if built.failure is not None:
         return Repro(stored, Status(built.failure.kind.value), built.failure.detail, None)
     device = device_of(stored, executor)
     protocol = Protocol(*(int(part[1:]) for part in variant.protocol.split("/")[1:]))
-    done = _next(executor, BenchJob(variant, built.value, device, protocol, search), MEASURE_DEADLINE, "measure", say)
+    done = _next(executor, BenchJob(variant, built.value, device, protocol, search_folders()), MEASURE_DEADLINE, "measure", say)
     if done.failure is not None:
         return Repro(stored, Status(done.failure.kind.value), done.failure.detail, None)
     return Repro(stored, Status.MEASURED, "", done.value)
@@ -58,7 +58,7 @@ def wanted(prefix: str, store: Store, anyway: bool) -> Stored:
     """The run to repeat. Raises NotFound, or RequestError where its family's code is another now: `anyway` takes it as it is."""
     stored = store.find(prefix)
     variant = stored.outcome.variant
-    if not anyway and code_hash(load_family(variant.workload.family, (str(Path.cwd()),))) != variant.code:
+    if not anyway and code_hash(load_family(variant.workload.family, search_folders())) != variant.code:
         raise RequestError(
             f"the code of family {variant.workload.family} has changed since {stored.run_id[:8]}: --anyway runs it as it is now"
         )
