@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,10 @@ def interleave(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The README's main job: `sweep submit sweeps/interleave.yaml`, in an empty folder that holds the sweeps, and all its own."""
     folder = tmp_path_factory.mktemp("newcomer")
     shutil.copytree(ROOT / "sweeps", folder / "sweeps")
-    return finish(folder, "sweeps/interleave.yaml", "--target", "cpu", **{forkserver.ADDRESS: ""})
+    (folder / "tmp").mkdir()
+    # Ray's own files elsewhere: the paths of its sockets may not be long.
+    where = {"TMPDIR": str(folder / "tmp"), "RAY_TMPDIR": tempfile.gettempdir()}
+    return finish(folder, "sweeps/interleave.yaml", "--target", "cpu", **{forkserver.ADDRESS: ""}, **where)
 
 
 @pytest.fixture(scope="session")
