@@ -12,13 +12,13 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from kernels.finding import OURS, hidden, share_our_names
 from runner.errors import RequestError, nearest
 from runner.names import line_fault, name_fault
+from runner.paths import search_folders
 from runner.records import ENV_PREFIX, PASS_PREFIX, Limits, Target, TargetKind, Value, Workload
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def load_family(name: str, search: Sequence[str] = ()) -> Family:
         raise RequestError(f"no kernel family {name!r}: {hint} (a family of your own is named module:attribute)")
     if name_fault(module_name) or name_fault(attribute):
         raise RequestError(f"kernel family {name!r}: write it as module:attribute, such as my_kernels.scan:SCAN")
-    folders = list(dict.fromkeys([*search, str(Path.cwd())]))
+    folders = list(dict.fromkeys([*search, *search_folders()]))
     sys.path.extend(f for f in folders if f not in sys.path)
     share_our_names(folders)
     if name not in BUILT_IN and module_name.partition(".")[0] in OURS and (why := hidden(module_name, folders)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
 
 from kernels.family import load_family
 from kernels.sources import code_hash
@@ -16,6 +15,7 @@ from runner.finals import FIRST_DEADLINE, pair_deadline
 from runner.jobs.requests import PairJob, ProveJob
 from runner.neighbour import prove_beside
 from runner.pairs import paired, percent, told, visible_gain
+from runner.paths import search_folders
 from runner.records import (
     PROTOCOL_VERSION,
     TIMED,
@@ -139,7 +139,7 @@ class _Contest:
         self._stored, self._reference, self._role = stored, reference, role
         self._store, self._executor, self._say = store, executor, say
         self._device = device_of(stored, executor)
-        self._variant, self._search = stored.outcome.variant, (str(Path.cwd()),)
+        self._variant, self._search = stored.outcome.variant, search_folders()
         self._artifact = artifact_of(stored, store)
         self._earlier = [t for t in store.tries(stored.run_id) if t.sessions and self._is_like(t)]
         self.sessions: list[PairSession] = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernels.family import Family, load_family
 from kernels.optional import workspace_of
 from runner.artifacts import load_kernel
 from runner.errors import NotFound
+from runner.paths import search_folders
 from runner.records import Device, Variant, Workload
 from runner.targets.base import BACKENDS, backend
 from tracking.registry import Best, Registry
@@ -61,7 +61,7 @@ def load_best(family: str, *, dtype: str, device: str | None = None, uri: str | 
     first device of this machine whose model has a best. `uri` is the MLflow store, by default what `sweep` uses.
     Raises NotFound where nothing was accepted, RequestError for a family or shape that does not exist.
     """
-    found = load_family(family, (str(Path.cwd()),))
+    found = load_family(family, search_folders())
     if set(shape) != set(found.dims):
         raise NotFound(f"the shape of {family} is {', '.join(found.dims)}; asked for {', '.join(shape) or 'none of them'}")
     workload = Workload(family, {d: shape[d] for d in found.dims}, dtype)
@@ -70,7 +70,7 @@ def load_best(family: str, *, dtype: str, device: str | None = None, uri: str | 
     outcome = best.stored.outcome
     assert outcome.artifact is not None
     artifact = replace(outcome.artifact, blob=store.artifact_blob(best.run_id))
-    kernel = load_kernel(outcome.variant, artifact, (str(Path.cwd()),))
+    kernel = load_kernel(outcome.variant, artifact, search_folders())
     return BestKernel(outcome.variant, found, kernel, best.run_id, best.version)
 
 

@@ -18,7 +18,7 @@ from runner.executors.base import Executor
 from runner.finals import pair_deadline
 from runner.jobs.requests import BASELINE, PairJob
 from runner.pairs import paired
-from runner.paths import atomic_write
+from runner.paths import atomic_write, search_folders
 from runner.records import Accuracy, Device, Paired, Protocol, TargetKind, from_dict
 from runner.sessions import measured
 from tracking.registry import Best
@@ -96,7 +96,7 @@ def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol, s
     outcome = best.stored.outcome
     assert outcome.measurement is not None
     form = outcome.baseline.form if outcome.baseline else ""
-    search = (str(Path.cwd()),)
+    search = search_folders()
     job = PairJob(outcome.variant, artifact, None, None, device, protocol, search, form=form, pairs=protocol.repeat)
     deadline = pair_deadline(protocol, stats.median(outcome.measurement.samples_ms))
     try:
@@ -108,7 +108,7 @@ def evaluate(best: Best, store: Store, executor: Executor, protocol: Protocol, s
 
 def _rows(best: Best, device: Device, protocol: Protocol, found: Paired) -> tuple[Row, Row]:
     outcome = best.stored.outcome
-    family = load_family(outcome.variant.workload.family, (str(Path.cwd()),))
+    family = load_family(outcome.variant.workload.family, search_folders())
     flops = family.flops(outcome.variant.workload)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
 

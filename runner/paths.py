@@ -33,6 +33,33 @@ def spool_of(sweep_id: str) -> Path:
     return SPOOL / sweep_id
 
 
+def here() -> str:
+    """The current folder; empty where it is gone, as a job's may be that another process cleared away."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
+
+
+def search_folders() -> tuple[str, ...]:
+    """Where a user's own families are looked for: the current folder, where there is one."""
+    return tuple(filter(None, (here(),)))
+
+
+def demand_writable(path: Path, what: str) -> None:
+    """Raises RequestError where a folder or file cannot be written, or one that is missing could not be made.
+
+    The kernel is asked, not the mode bits alone: it also knows of read-only mounts. Nothing is written for it.
+    """
+    there = path.absolute()
+    while not os.path.exists(there):  # noqa: PTH110 - Path.exists raises where a folder on the way is closed
+        there = there.parent
+    fit = os.path.isdir(there) or there == path.absolute()  # noqa: PTH112
+    if not (fit and os.access(there, os.W_OK)):
+        why = "it is read-only, or belongs to somebody else" if fit else "it is no folder"
+        raise RequestError(f"{what} {path} cannot be written: {there}: {why}")
+
+
 def atomic_write(path: Path, data: bytes) -> None:
     """Write a file that is there wholly or not at all, also after a crash. Raises InfrastructureLost when the disk is full."""
     with writing(path):

@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
 
 from kernels.family import Family, load_family
 from kernels.sources import code_hash
 from runner.errors import RequestError, nearest
 from runner.expand import Expansion, expand
 from runner.gate import IN_FINALS, Reference, decide, judge, with_verdict
+from runner.paths import search_folders
 from runner.prune import prune
 from runner.records import TIMED, Artifact, Decision, Device, Outcome, Paired, SweepInfo, TargetKind, Variant
 from runner.spec import SweepSpec, load_spec
@@ -177,7 +177,7 @@ def sweep_of(planned: Planned, store: Store) -> Sweep:
         best=reference,
         best_variant=best.stored.outcome.variant if best else None,
         fetch=fetch,
-        search=(str(Path.cwd()),),
+        search=search_folders(),
         allowance=spec.allowance,
         sessions=spec.sessions,
         pairs=_played_before(planned, reference),

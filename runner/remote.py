@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from runner.errors import InfrastructureLost, NotFound, RequestError
-from runner.executors.jobs import Job, Jobs, is_cluster
-from runner.paths import STATE_VARIABLE
+from runner.executors.jobs import JOB, Job, Jobs, is_cluster
+from runner.paths import STATE, STATE_VARIABLE, demand_writable
 from runner.planning import COMMIT, SOMEWHERE, Asked, git_commit, new_id, read
 from runner.records import Device, TargetKind
-from tracking.connection import default_uri, is_server, without_password
+from tracking.connection import default_uri, demand_lasting, is_server, without_password
 from tracking.store import Store, StoredSweep
 
 T = TypeVar("T")
@@ -163,16 +163,21 @@ def variables() -> Mapping[str, str]:
 
 def is_job() -> bool:
     """Whether this process is a job of a cluster's, which was submitted from somewhere else."""
-    return COMMIT in os.environ
+    return JOB in os.environ
 
 
 def demand_record() -> None:
-    """Raises RequestError where this is a job whose record would be in a folder of the head's that ends with the job."""
+    """Raises RequestError where what is measured now would not be kept, or could not be written.
+
+    That is: in a job, in a folder of the head's that ends with the job; in memory; in a folder that cannot be written.
+    """
     if is_job() and not is_server(os.environ.get("MLFLOW_TRACKING_URI", "")):
         raise RequestError(
             "what runs as a job of a cluster needs an MLflow server: "
             "set MLFLOW_TRACKING_URI where you submit, or where the head runs"
         )
+    demand_lasting()
+    demand_writable(STATE.absolute(), "the folder for outcomes on their way to MLflow,")
 
 
 def _unknown(prefix: str, address: str, recorded: NotFound) -> NotFound:

@@ -15,6 +15,7 @@ from runner.build import BuildJob
 from runner.errors import InfrastructureLost, Refused, RequestError
 from runner.executors.base import Done, Executor, measure_child, run_measure, run_one
 from runner.jobs.requests import BenchJob, ProveJob
+from runner.paths import search_folders
 from runner.records import Measurement, Protocol, Status
 from runner.targets.base import backend
 from tracking.store import Store, Stored
@@ -49,13 +50,13 @@ def repro(prefix: str, store: Store, executor: Executor, say: Callable[[str], No
     Raises as `wanted` does, and InfrastructureLost where the executor has no device of the run's model.
     """
     stored = wanted(prefix, store, anyway)
-    variant, search = stored.outcome.variant, (str(Path.cwd()),)
-    built = _next(executor, BuildJob(variant, search), BUILD_DEADLINE, "build", say)
+    variant = stored.outcome.variant
+    built = _next(executor, BuildJob(variant, search_folders()), BUILD_DEADLINE, "build", say)
     if built.failure is not None:
         return Repro(stored, Status(built.failure.kind.value), built.failure.detail, None)
     device = device_of(stored, executor)
     protocol = Protocol(*(int(part[1:]) for part in variant.protocol.split("/")[1:]))
-    done = _next(executor, BenchJob(variant, built.value, device, protocol, search), MEASURE_DEADLINE, "measure", say)
+    done = _next(executor, BenchJob(variant, built.value, device, protocol, search_folders()), MEASURE_DEADLINE, "measure", say)
     if done.failure is not None:
         return Repro(stored, Status(done.failure.kind.value), done.failure.detail, None)
     return Repro(stored, Status.MEASURED, "", done.value)
@@ -68,7 +69,7 @@ def sanitize(prefix: str, store: Store, executor: Executor, say: Callable[[str],
     Refused where the variant cannot be built, and InfrastructureLost where the tool did not start.
     """
     stored = wanted(prefix, store, anyway)
-    variant, search = stored.outcome.variant, (str(Path.cwd()),)
+    variant, search = stored.outcome.variant, search_folders()
     device = device_of(stored, executor)
     with tempfile.TemporaryDirectory(prefix="runner-sanitize-") as folder:
         log = Path(folder, "log")

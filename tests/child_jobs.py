@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,6 +20,13 @@ from runner.errors import FailureKind, JobFailed
 
 def add(a: int, b: int) -> int:
     return a + b
+
+
+def leave_a_file() -> str:
+    """As TileLang leaves a kernel's source and library."""
+    handle, path = tempfile.mkstemp(suffix=".cpp")
+    os.close(handle)
+    return path
 
 
 def process_id() -> int:

@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -66,7 +67,10 @@ def interleave(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The README's main job: `sweep submit sweeps/interleave.yaml`, in an empty folder that holds the sweeps, and all its own."""
     folder = tmp_path_factory.mktemp("newcomer")
     shutil.copytree(ROOT / "sweeps", folder / "sweeps")
-    return finish(folder, "sweeps/interleave.yaml", "--target", "cpu", **{forkserver.ADDRESS: ""})
+    (folder / "tmp").mkdir()
+    # Ray's own files elsewhere: the paths of its sockets may not be long.
+    where = {"TMPDIR": str(folder / "tmp"), "RAY_TMPDIR": tempfile.gettempdir()}
+    return finish(folder, "sweeps/interleave.yaml", "--target", "cpu", **{forkserver.ADDRESS: ""}, **where)
 
 
 @pytest.fixture(scope="session")

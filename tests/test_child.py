@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from runner.errors import FailureKind, JobFailed
+from runner.process import forkserver, scratch
 from runner.process.child import OUTPUT_TAIL, Child
 from tests import child_jobs as jobs
 from tests.processes import SOON, eventually_gone, with_a_child
@@ -188,6 +190,61 @@ def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     assert eventually_gone(pid)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, with nothing in it."""
+    forkserver.start()  # its own folder is elsewhere, and stays
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+class TestTemporaryFiles:
+    def test_are_a_childs_own_and_end_with_it(self, temporary: Path) -> None:
+        child = Child()
+        paths = [Path(child.run(jobs.leave_a_file, deadline=30)) for _ in range(2)]
+        assert all(path.exists() and temporary in path.parents for path in paths), "as long as it lives, it may need them"
+        child.close()
+        assert list(temporary.iterdir()) == []
+        child.run(jobs.leave_a_file, deadline=30)
+        child.close()
+        assert list(temporary.iterdir()) == []
+
+    @pytest.mark.parametrize("forked", [True, False])
+    def test_end_with_a_child_that_is_killed_or_dies(self, temporary: Path, forked: bool) -> None:
+        child = Child(forked=forked)
+        for end, *arguments in ((jobs.exit_with, 3), (time.sleep, 600), (jobs.kill_itself, signal.SIGSEGV)):
+            child.run(jobs.leave_a_file, deadline=30)
+            failure_of(child, end, *arguments, deadline=1)
+            assert list(temporary.iterdir()) == []
+        child.close()
+
+    def test_of_one_whose_parent_was_killed_are_removed_by_the_next(
+        self, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parent, pid = with_a_child(temporary, "time.sleep, 600", TMPDIR=str(temporary))
+        abandoned = set(temporary.glob(f"{scratch.PREFIX}*"))  # the child's, and that of who forked it
+        assert abandoned
+        monkeypatch.setattr(scratch, "YOUNG", 0.0)
+        scratch.remove_abandoned()
+        assert set(temporary.glob(f"{scratch.PREFIX}*")) == abandoned, "their maker lives"
+        parent.kill()
+        parent.wait()
+        assert eventually_gone(pid)
+        child = Child()
+        works(child)
+        child.close()
+        assert not list(temporary.glob(f"{scratch.PREFIX}*"))
+
+
+def test_it_works_where_the_current_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    child = Child()
+    works(child)
+    child.close()
 
 
 def test_closing_ends_it_and_it_starts_again_when_asked(child: Child) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
@@ -46,6 +49,10 @@ QUIET_BY: dict[Place, float] = {}
 
 OWN_END = ("ray::Dashboard", "ray::RuntimeEnv", "dashboard.py")
 """Ray's helpers, which hold nothing and look for themselves whether their Ray is still there, but for up to a minute."""
+
+
+ON_A_TERMINAL = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from runner.cli.sweep import main; main()"
+"""`sweep` whose own terminal is what it reads from."""
 
 
 class Place:
@@ -147,7 +154,10 @@ def test_a_driver_killed_again_and_again_loses_nothing_and_measures_nothing_twic
         process = place.start(*(("resume", sweep_id) if sweep_id else ("submit", file)), **{forkserver.ADDRESS: ""})
         read_until(process, moment)
         process.kill()
+        process.wait()
         sweep_id = place.sweep_id()
+        assert " interrupted " in ok(place.run("list")), "its driver is gone, and nobody closed its record"
+        assert f"its driver is gone: `sweep resume {sweep_id}`" in ok(place.run("status", sweep_id))
     ok(place.run("resume", sweep_id))
     assert place.statuses() == {str(n): Counter(measured=1) for n in (1, *numbers)}
     assert len(place.runs("sweep")) == 1
@@ -183,15 +193,42 @@ def test_ctrl_c_ends_in_good_order_and_what_is_missing_is_measured_later(place: 
     assert place.runs("sweep")[0].info.status == "FINISHED"
 
 
-def test_a_polite_kill_ends_in_good_order_too(place: Place) -> None:
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGHUP, signal.SIGHUP)], ids=["SIGTERM", "SIGHUP"])
+def test_a_polite_kill_ends_in_good_order_too(place: Place, numbers: tuple[signal.Signals, ...]) -> None:
+    """A shell and the kernel may both say that the terminal was closed."""
     process = place.start("submit", place.file("ms: 3000, number: 2"))
     await_sign(place.signs, "measuring", 2)
-    process.terminate()
+    for number in numbers:
+        os.kill(process.pid, number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "SIGTERM" not in said and f"interrupted; `sweep resume {place.sweep_id()}`" in said
+    assert "SIG" not in said and f"interrupted; `sweep resume {place.sweep_id()}`" in said
     place.expect_quiet()
     place.demand_nothing_running()
+
+
+def test_a_terminal_that_is_closed_ends_a_sweep_in_good_order(place: Place) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL, "submit", place.file("ms: 3000, number: 2")],
+        cwd=place.folder,
+        env=command.clean_environment() | {forkserver.ADDRESS: forkserver.start()} | place.environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    end = time.monotonic() + 120
+    while (sign(place.signs, "measuring") or (0, 0))[0] != 2:
+        assert process.poll() is None and time.monotonic() < end
+        if select.select([ours], [], [], 0.1)[0]:
+            os.read(ours, 1 << 16)
+    os.close(ours)  # the kernel tells the session of it
+    assert process.wait(60) == 130
+    place.expect_quiet()
+    place.demand_nothing_running()
+    assert place.runs("sweep")[0].info.status == "KILLED"
 
 
 def test_ctrl_c_twice_is_out_at_once(place: Place) -> None:

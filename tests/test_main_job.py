@@ -31,6 +31,10 @@ def test_the_main_job_ends_with_a_ranked_table_and_the_line_to_type_next(interle
     assert f"runner accept {candidate['run_id'][:8]}" in output
 
 
+def test_no_temporary_file_of_it_stays(interleave: Finished) -> None:
+    assert [path.name for path in (interleave.folder / "tmp").iterdir()] == []
+
+
 def test_every_variant_is_in_mlflow_with_what_an_engineer_looks_for(interleave: Finished) -> None:
     found = runs_of(interleave.folder)
     assert {r.data.params["b_interleave"] for r in found} == {"1", "2", "4", "8", "16"}

@@ -20,7 +20,7 @@ import pytest
 from mlflow import MlflowClient
 
 from kernels.finding import OURS
-from runner.planning import COMMIT
+from runner.executors.jobs import JOB
 from tests import command
 from tests.command import FAST, ok
 from tests.servers import free_port, shared_server
@@ -270,7 +270,7 @@ def test_where_nobody_listens(head: Head) -> None:
 def test_a_job_without_an_mlflow_server_writes_no_record_that_would_end_with_it(arguments: str, tmp_path: Path) -> None:
     command.sweep_file(tmp_path)
     program, *rest = arguments.split()
-    done = command.here(program, *rest, folder=tmp_path, **{COMMIT: "0" * 40})
+    done = command.here(program, *rest, folder=tmp_path, **{JOB: "sweep-1f0c-ab12"})
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs an MLflow server: set MLFLOW_TRACKING_URI" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["blocks.yaml"], "nothing was started"

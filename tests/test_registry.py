@@ -19,7 +19,7 @@ from runner.records import Decision, Ruling, Verdict
 from tests import outcomes as make
 from tests.servers import local_folder, mlflow_server
 from tracking import layout, lock
-from tracking.registry import Best, Registry
+from tracking.registry import Best, Kept, Registry
 from tracking.store import Store
 from tracking.stored import Stored
 
@@ -237,3 +237,54 @@ def test_a_stale_lock_is_taken_away_once_whoever_tries(local: Store, abandon: Ca
         lock._release(local.client, name, token)  # and the dead owner himself, back from a long sleep
         lock._release(local.client, name, "0dd")  # and one whose own lock a person removed by hand
         assert local.client.get_registered_model(name).tags["token"] == held
+
+
+class TestADeletedRun:
+    """A person deletes runs in MLflow's page, one of them the best."""
+
+    @pytest.fixture
+    def said(self, local: Store) -> list[str]:
+        said: list[str] = []
+        local.say = said.append
+        return said
+
+    def test_is_no_best_any_more_and_the_way_back_is_said(self, local: Store, said: list[str]) -> None:
+        registry, (only, _) = Registry(local), candidates(local, 2)
+        registry.promote(only, None, VERDICTS, None)
+        for _ in range(2):
+            local.client.delete_run(only.run_id)
+            assert registry.best(make.WORKLOAD, only.device_model) is None
+            assert registry.bests() == []
+            assert len(said) == 2 and set(said) == {said[0]}
+            assert f"`mlflow runs restore --run-id {only.run_id}`" in said[0] and "`runner rollback`" in said[0]
+            said.clear()
+            (line,) = registry.history(make.WORKLOAD.name, only.device_model)
+            assert line.run_id == only.run_id
+            assert Kept(make.WORKLOAD.name, only.device_model) in registry.kept()
+            local.client.restore_run(only.run_id)
+            best = registry.best(make.WORKLOAD, only.device_model)
+            assert best is not None and best.run_id == only.run_id
+
+    def test_that_was_the_best_gives_way_to_the_next_without_a_comparison(self, local: Store, said: list[str]) -> None:
+        registry, (gone, other) = Registry(local), candidates(local, 2)
+        before = registry.promote(gone, None, VERDICTS, None)
+        with pytest.raises(Refused, match="changed while you measured"):
+            registry.promote(other, None, VERDICTS, None)
+        local.client.delete_run(gone.run_id)
+        best = promote(registry, other, over=None)
+        assert (best.version, best.run_id) == (before.version + 1, other.run_id) or best.run_id == other.run_id
+        assert "the sweep's base" in best.stored.outcome.reason
+
+    def test_is_passed_over_by_a_rollback(self, local: Store, said: list[str]) -> None:
+        registry, runs = Registry(local), candidates(local, 3)
+        best = None
+        for run in runs:
+            best = promote(registry, run, over=best)
+        for run in runs[1:]:
+            local.client.delete_run(run.run_id)
+        with pytest.raises(NotFound, match=f"version 2 .* was deleted: `mlflow runs restore --run-id {runs[1].run_id}`"):
+            registry.rollback(make.WORKLOAD.name, runs[0].device_model, to=2)
+        assert registry.rollback(make.WORKLOAD.name, runs[0].device_model).run_id == runs[0].run_id
+        local.client.delete_run(runs[0].run_id)
+        with pytest.raises(NotFound, match="first best"):
+            registry.rollback(make.WORKLOAD.name, runs[0].device_model)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from runner.errors import InfrastructureLost, RunnerError
+from runner.errors import InfrastructureLost, RequestError, RunnerError
+from runner.paths import demand_writable
 from tracking import layout, sqlite
 
 if TYPE_CHECKING:
@@ -59,6 +60,22 @@ def is_new_here() -> bool:
     return not any(Path(name).exists() for name in ("mlflow.db", "mlruns"))
 
 
+def demand_lasting(uri: str | None = None) -> None:
+    """Raises RequestError for a store that ends with this process, or whose file cannot be written. None: `default_uri`'s.
+
+    Told without MLflow, which tries for a minute.
+    """
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    if sqlite.is_in_memory(uri):
+        raise RequestError(
+            f"MLflow at {uri}: this store is in memory, and ends with the command: "
+            "set MLFLOW_TRACKING_URI=sqlite:///mlflow.db, or leave it unset"
+        )
+    if (file := sqlite.file_of(uri)) is not None:
+        demand_writable(file, "MLflow's store")
+        demand_writable(file.parent, "the folder of MLflow's store,")
+
+
 def without_password(text: str) -> str:
     """A URI, or what was said of one, as it may be printed: a user's password is starred, and one among a database's options."""
     return OPTION.sub(r"\1***", USER.sub(r"\1***@", text))
@@ -66,6 +83,9 @@ def without_password(text: str) -> str:
 
 def connect(uri: str) -> MlflowClient:
     """A client that has reached its store. Raises InfrastructureLost with one line where it cannot, within seconds."""
+    file = sqlite.file_of(uri)
+    if sqlite.is_in_memory(uri) or (file is not None and not file.exists()):
+        demand_lasting(uri)
     _quiet()
     from mlflow import MlflowClient
 

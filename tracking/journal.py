@@ -11,12 +11,14 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.paths import TEMPORARY, atomic_write, writing
+from runner.errors import RunnerError
+from runner.paths import TEMPORARY, atomic_write, spool_of, writing
 from runner.records import SweepInfo, from_dict, versioned
 from tracking.reading import reading
 
@@ -34,6 +36,7 @@ class Header:
     planned: int
     flops: float  # of one call
     uri: str  # of the store that they are for, without a password
+    host: str = ""  # of the driver that began it last
 
 
 class Journal:
@@ -95,6 +98,21 @@ class Journal:
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
+
+
+def driver_is_gone(sweep_id: str) -> bool:
+    """Whether a sweep was driven from this folder on this machine, and nobody drives it now. A journal that cannot be read tells
+    nothing.
+    """
+    with contextlib.suppress(RunnerError, OSError):
+        journal = Journal(spool_of(sweep_id))
+        header = journal.header()
+        if header is None or header.host != platform.node():
+            return False
+        with (journal.folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+    return False
 
 
 def set_aside(path: Path) -> Path:

@@ -75,12 +75,12 @@ MAX_RUN_NAME = 250
 T = TypeVar("T")
 
 
-def experiment_name(workload: Workload, device_model: str) -> str:
+def experiment_name(workload: Workload | str, device_model: str) -> str:
     """`gemm 131072x2048x7168 float16 on NVIDIA H200`: only what may be ranked together shares an experiment."""
-    return f"{workload.name} on {device_model}"
+    return f"{workload if isinstance(workload, str) else workload.name} on {device_model}"
 
 
-def model_name(workload: Workload, device_model: str) -> str:
+def model_name(workload: Workload | str, device_model: str) -> str:
     """The registered model of a workload on a device model; MLflow allows neither `/` nor `:` there, and no quote in a search."""
     return re.sub("[/:'\"]", "-", experiment_name(workload, device_model))
 

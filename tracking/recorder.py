@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -91,7 +92,7 @@ class Recorder:
         with contextlib.ExitStack() as stack, quick(retries=0):
             if not stack.enter_context(self._journal.held()):
                 raise RequestError(f"sweep {info.id} is being run by another process: wait for it, or interrupt it")
-            self._journal.begin(Header(info, planned, flops, without_password(store.uri)))
+            self._journal.begin(Header(info, planned, flops, without_password(store.uri), platform.node()))
             self.parent = store.open_sweep(info, planned)
             self._held = stack.pop_all()
         self._replay = _Replay(store, info, self.parent, flops)

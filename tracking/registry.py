@@ -6,9 +6,10 @@ A version is one accepted run; the alias `best` is the truth about which is best
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from tracking import layout, queries
 from tracking.connection import guarded
 from tracking.contents import paired_metrics
 from tracking.lock import promotion_lock
+from tracking.reading import reading
 from tracking.store import Store
 from tracking.stored import Stored, moment
 
@@ -42,6 +44,14 @@ class Best:
     device_model: str
     accepted_at: str  # UTC, ISO 8601
     stored: Stored
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A workload and device model of which versions are kept."""
+
+    workload: str  # `Workload.name`
+    device_model: str
 
 
 @dataclass(frozen=True)
@@ -75,32 +85,32 @@ class Registry:
 
     @guarded
     def best(self, workload: Workload, device_model: str) -> Best | None:
-        """Today's best, or None where nothing was accepted yet."""
+        """Today's best; None where nothing was accepted yet, or its run was deleted, which the store says.
+
+        Raises Unreadable where another version wrote it: what is not known is not to be beaten.
+        """
         model = self._model(layout.model_name(workload, device_model))
         return self._best(model) if model is not None else None
 
     @guarded
-    def bests(self) -> list[Best]:
-        """Today's best of every workload and device model, by name."""
-        found: list[Best] = []
-        token = None
-        while True:
-            page = self.store.client.search_registered_models(
-                filter_string=f"tags.{layout.OURS} = 'true'", max_results=queries.PAGE, order_by=["name ASC"], page_token=token
-            )
-            found.extend(best for model in page if (best := self._best(model)) is not None)
-            token = page.token
-            if not token:
-                return found
+    def kept(self) -> list[Kept]:
+        """Every workload and device model that has a best, also one whose run was deleted."""
+        models = [model for model in self._models() if _best_version(model) is not None]
+        return [Kept(model.tags[layout.WORKLOAD], model.tags[layout.DEVICE]) for model in models]
 
     @guarded
-    def history(self, workload: Workload, device_model: str) -> list[BestVersion]:
+    def bests(self) -> list[Best]:
+        """Today's best of every workload and device model, by name. One that cannot be read is left out, which the store says."""
+        return self.store.readable(self._best, self._models())
+
+    @guarded
+    def history(self, workload: Workload | str, device_model: str) -> list[BestVersion]:
         """Every version that was ever best, oldest first."""
         model = self._model(layout.model_name(workload, device_model))
         if model is None:
             return []
         best = _best_version(model)
-        return [_line(version, best) for version in self._versions(model.name, best)]
+        return self.store.readable(lambda version: _line(version, best), self._versions(model.name, best))
 
     @guarded
     def promote(
@@ -115,6 +125,8 @@ class Registry:
         with promotion_lock(client, name):
             model = self._model(name) or self._create_model(name, workload, stored.device_model)
             best = _best_version(model)
+            if expected_best is None and best is not None and not self._run_is_there(name, best):
+                best = None  # nobody could compare with it
             _demand_unchanged(name, best, expected_best)
             # The evidence first, the alias last: killed in between, the run is a candidate still, and the old best is the best.
             reason = _reason(paired, best)
@@ -130,23 +142,53 @@ class Registry:
             return self._settle(name)
 
     @guarded
-    def rollback(self, workload: Workload, device_model: str, to: int | None = None) -> Best:
-        """Make an earlier version best again: the one before today's, or `to`. Raises NotFound where there is no such version."""
+    def rollback(self, workload: Workload | str, device_model: str, to: int | None = None) -> Best:
+        """Make an earlier version best again: the one before today's whose run is there, or `to`.
+
+        Raises NotFound where there is no such version, or its run was deleted.
+        """
         name, what = layout.model_name(workload, device_model), layout.experiment_name(workload, device_model)
         with promotion_lock(self.store.client, name):
             model = self._model(name)
             best = _best_version(model) if model is not None else None
             if best is None:
                 raise NotFound(f"nothing was accepted yet for {what}")
-            versions = [int(v.version) for v in self._versions(name, best)]
-            earlier = [v for v in versions if v < best]
-            if to is None and not earlier:
-                raise NotFound(f"version {best} is the first best of {what}: nothing lies before it")
-            chosen = earlier[-1] if to is None else to
-            if chosen not in versions:
-                raise NotFound(f"no version {to}: choose from {', '.join(map(str, versions))} (see `runner history`)")
+            chosen = self._chosen(name, what, best, to)
             self.store.client.set_registered_model_alias(name, ALIAS, str(chosen))
             return self._settle(name)
+
+    def _chosen(self, name: str, what: str, best: int, to: int | None) -> int:
+        """The version to go back to."""
+        runs = {int(v.version): v.run_id for v in self._versions(name, best)}
+        earlier = [v for v in runs if v < best]
+        if to is None and not earlier:
+            raise NotFound(f"version {best} is the first best of {what}: nothing lies before it")
+        if to is not None and to not in runs:
+            raise NotFound(f"no version {to}: choose from {', '.join(map(str, runs))} (see `runner history`)")
+        chosen = to or next((v for v in reversed(earlier) if self._run_is_there(name, v)), earlier[-1] if earlier else best)
+        if not self._run_is_there(name, chosen):
+            raise NotFound(f"the run of version {chosen} of {what} was deleted: {_restore(runs[chosen])}")
+        return chosen
+
+    def _run_is_there(self, name: str, version: int) -> bool:
+        try:
+            self.store.load(self.store.client.get_model_version(name, str(version)).run_id)
+        except NotFound:
+            return False
+        return True
+
+    def _models(self) -> list[RegisteredModel]:
+        """Those that the runner made, by name."""
+        found: list[RegisteredModel] = []
+        token = None
+        while True:
+            page = self.store.client.search_registered_models(
+                filter_string=f"tags.{layout.OURS} = 'true'", max_results=queries.PAGE, order_by=["name ASC"], page_token=token
+            )
+            found.extend(page)
+            token = page.token
+            if not token:
+                return found
 
     def _model(self, name: str) -> RegisteredModel | None:
         from mlflow.exceptions import MlflowException
@@ -169,7 +211,14 @@ class Registry:
         if number is None:
             return None
         version = self.store.client.get_model_version(model.name, str(number))
-        stored = self.store.load(version.run_id)
+        try:
+            stored = self.store.load(version.run_id)
+        except NotFound:
+            self.store.say(
+                f"the best {model.name} is left out: its run was deleted (version {number}): {_restore(version.run_id)}, "
+                "`runner rollback` makes an earlier version the best"
+            )
+            return None
         return Best(
             version=number,
             run_id=stored.run_id,
@@ -202,11 +251,16 @@ class Registry:
         for version in sorted(self._versions(name, number), key=lambda v: int(v.version) == number):
             decision = Decision.ACCEPTED if int(version.version) == number else Decision.SUPERSEDED
             if version.tags.get(layout.DECISION) != decision.value:
-                self.store.decide(version.run_id, decision)
+                with contextlib.suppress(NotFound):  # a person deleted the run
+                    self.store.decide(version.run_id, decision)
                 self.store.client.set_model_version_tag(name, version.version, layout.DECISION, decision.value)
         best = self._best(model)
         assert best is not None
         return best
+
+
+def _restore(run_id: str) -> str:
+    return f"`mlflow runs restore --run-id {run_id}` brings it back"
 
 
 def _best_version(model: RegisteredModel) -> int | None:
@@ -260,7 +314,12 @@ def _user() -> str:
 
 
 def _line(version: ModelVersion, best: int | None) -> BestVersion:
-    tags = version.tags
+    """Raises Unreadable where another version of the runner wrote it."""
+    with reading(f"version {version.version} of {version.name}"):
+        return _line_of(version.tags, version, best)
+
+
+def _line_of(tags: Mapping[str, str], version: ModelVersion, best: int | None) -> BestVersion:
     number = int(version.version)
 
     def some(name: str) -> float | None:

@@ -28,8 +28,18 @@ MOUNTS = Path("/proc/self/mounts")
 
 
 def file_of(uri: str) -> Path | None:
+    """The file of a store in one; None for a store in memory, or of another kind."""
     scheme, _, path = uri.partition(":///")
-    return Path(path) if scheme == "sqlite" else None
+    return Path(path) if scheme == "sqlite" and not is_in_memory(uri) else None
+
+
+def is_in_memory(uri: str) -> bool:
+    """Whether SQLite keeps a store in this process alone: it has no file, or only a name like `file:x?mode=memory`."""
+    scheme, _, rest = uri.partition("://")
+    name, _, options = rest.removeprefix("/").partition("?")
+    if scheme.partition("+")[0] != "sqlite":
+        return False
+    return name in ("", ":memory:", "file::memory:", "file:") or "mode=memory" in options.lower()
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from runner.errors import InfrastructureLost, NotFound, RequestError, Unreadable
 from runner.records import TIMED, Decision, Outcome, Paired, SweepInfo, Try, Verdict, Workload, from_dict, versioned
 from tracking import connection, contents, layout, queries, view
 from tracking.connection import guarded
+from tracking.journal import driver_is_gone
 from tracking.reading import reading
 from tracking.report import closing
 from tracking.report.closing import Ending
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Store", "Stored", "StoredSweep"]
 
+S = TypeVar("S")
 T = TypeVar("T")
 Key = tuple[str, int]
 """What an outcome is known by within its sweep: variant id and attempt."""
@@ -279,7 +281,7 @@ class Store:
         experiments = queries.experiment_ids(self.client)
         query, order = f"tags.{layout.KIND} = '{layout.KIND_SWEEP}'", ["attributes.start_time DESC"]
         found = self.client.search_runs(experiments, query, max_results=limit, order_by=order) if experiments else []
-        return self._readable(self._stored_sweep, found)
+        return self.readable(self._stored_sweep, found)
 
     @guarded
     def find_sweep(self, prefix: str) -> StoredSweep:
@@ -305,6 +307,19 @@ class Store:
             return []
         data = json.loads(self._download(self.client.get_run(sweep.run_id), layout.RANKING_JSON))
         return [dict(zip(data["columns"], row)) for row in data["data"]]
+
+    def readable(self, read: Callable[[S], T | None], found: Sequence[S]) -> list[T]:
+        """What is read of each, those aside that another version wrote and this one cannot read: `say` gets a line for each."""
+
+        def tried(one: S) -> T | None:
+            try:
+                return read(one)
+            except Unreadable as error:
+                self.say(f"left out: {error}")
+                return None
+
+        with ThreadPoolExecutor(READERS) as pool:
+            return [one for one in pool.map(tried, found) if one is not None]
 
     def ui_hint(self, experiment_id: str, sweep_id: str) -> str:
         """Where to look at a sweep's runs: an address, after the command that opens a local store."""
@@ -380,7 +395,8 @@ class Store:
 
     def _stored_sweep(self, run: Run) -> StoredSweep:
         with reading(f"run {run.info.run_id[:12]}, a sweep's own,"):
-            return stored_sweep(run)
+            sweep = stored_sweep(run)
+        return replace(sweep, interrupted=sweep.status == "RUNNING" and driver_is_gone(sweep.id))
 
     def _read(self, what: str, content: bytes, read: Callable[[Any], T]) -> T:
         """What a file holds. Raises Unreadable."""
@@ -390,20 +406,7 @@ class Store:
             return read(data)
 
     def _all(self, found: Sequence[Run]) -> list[Stored]:
-        return self._readable(self._stored, found)
-
-    def _readable(self, read: Callable[[Run], T], found: Sequence[Run]) -> list[T]:
-        """What is read of each run, those aside that another version wrote and this one cannot read."""
-
-        def tried(run: Run) -> T | None:
-            try:
-                return read(run)
-            except Unreadable as error:
-                self.say(f"left out: {error}")
-                return None
-
-        with ThreadPoolExecutor(READERS) as pool:
-            return [one for one in pool.map(tried, found) if one is not None]
+        return self.readable(self._stored, found)
 
     def _upload(self, run: Run, files: Mapping[str, bytes]) -> None:
         connection.upload(connection.artifacts(self.uri, run.info.artifact_uri), files)

@@ -61,6 +61,7 @@ class StoredSweep:
     best_latency_ms: float | None = None
     best_speedup: float | None = None
     standing: Standing | None = None  # while it runs
+    interrupted: bool = False  # open still, and its driver on this machine is gone
 
 
 def stored(run: Run, data: Mapping[str, Any], paired: Mapping[str, Any] | None = None) -> Stored:

@@ -245,7 +245,7 @@ def sweeps(found: Sequence[StoredSweep]) -> Table:
         (
             s.id,
             s.name,
-            s.status.lower(),
+            "interrupted" if s.interrupted else s.status.lower(),
             s.started_at[:16],
             _counted(s),
             f"{best:.4g}" if (best := s.best_latency_ms or (s.standing.best_ms if s.standing else None)) else "",
@@ -311,14 +311,15 @@ def _counted(sweep: StoredSweep) -> str:
 def standing(sweep: StoredSweep, now: datetime, abandoned: bool = False) -> list[str]:
     """How a sweep stands that is not closed: what it has, how fast it goes, and whether anybody is at it if that is not known."""
     found = sweep.standing
+    gone = [f"its driver is gone: `sweep resume {sweep.id}` measures the rest"] if sweep.interrupted and not abandoned else []
     if found is None:
-        return []
+        return gone
     silent = (now - datetime.fromisoformat(found.updated_at)).total_seconds()
     left = found.seconds_left(sweep.planned)
     lines = [f"best so far {found.best_ms:.4g} ms: {found.best}"] if found.best_ms is not None else []
     lines += [f"{device}: {number} timed" for device, number in sorted(found.devices.items())]
-    if abandoned:
-        return lines
+    if abandoned or gone:
+        return [*lines, *gone]
     if silent > SILENT:
         lines += [f"last heard of {_span(silent)} ago; if its driver is gone, `sweep resume {sweep.id}` measures the rest"]
     elif left is not None:

@@ -112,8 +112,8 @@ def history(which: str | None, json_: bool) -> None:
     from tracking.store import Store
 
     store = Store()
-    found = _chosen(store, which)
-    lines = Registry(store).history(found.stored.outcome.variant.workload, found.device_model)
+    found = _chosen(store, which, Registry.kept)
+    lines = Registry(store).history(found.workload, found.device_model)
     if json_:
         render.as_json(lines)
     else:
@@ -133,8 +133,8 @@ def rollback(which: str | None, to: int | None) -> None:
     from tracking.store import Store
 
     store = Store()
-    found = _chosen(store, which)
-    now = Registry(store).rollback(found.stored.outcome.variant.workload, found.device_model, to)
+    found = _chosen(store, which, Registry.kept)
+    now = Registry(store).rollback(found.workload, found.device_model, to)
     click.echo(f"the best {now.workload} on {now.device_model} is version {now.version} again, run {now.run_id[:8]}")
 
 
@@ -363,12 +363,15 @@ def _evaluated_by_a_job(address: str, which: str | None, warmup: int, repeat: in
     return rows
 
 
-def _chosen(store: Any, which: str | None) -> Any:
-    """The best that a person means: the only one, that of a run, or the one whose workload and device hold the words."""
+def _chosen(store: Any, which: str | None, of: Any = None) -> Any:
+    """The best that a person means: the only one, that of a run, or the one whose workload and device hold the words.
+
+    `of` lists what there is to choose from: without it, the bests.
+    """
     from runner.errors import NotFound
     from tracking.registry import Registry
 
-    bests = Registry(store).bests()
+    bests = (of or Registry.bests)(Registry(store))
     if which is None or not bests:
         found = bests
     else:

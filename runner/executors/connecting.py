@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ from ray.job_config import JobConfig
 from runner.artifacts import environment
 from runner.errors import InfrastructureLost
 from runner.process import forkserver
+from runner.process.scratch import WITHIN
 from runner.records import TargetKind
 from runner.subprocesses import python_path
 from runner.targets.base import BACKENDS, backend
@@ -28,8 +30,11 @@ ANSWER = 3.0  # seconds that a process of Ray's may take to answer
 PATIENCE = 3  # looks in a row without an answer
 
 
-def connect(address: str | None) -> None:
-    """To the Ray at `host:port`; None starts one. Raises InfrastructureLost."""
+def connect(address: str | None, scratch: Path | None = None) -> None:
+    """To the Ray at `host:port`; None starts one, whose workers have their temporary files in `scratch`.
+
+    Raises InfrastructureLost.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the future default, chosen now: no warning
     where = address or "this machine"
@@ -38,7 +43,7 @@ def connect(address: str | None) -> None:
     _hush()
     terminate = signal.getsignal(signal.SIGTERM)
     try:
-        with contextlib.nullcontext() if address else _for_us_alone():
+        with contextlib.nullcontext() if address else _for_us_alone(scratch):
             ray.init(
                 **({"address": address} if address else _own_ray()),
                 logging_level=logging.ERROR,
@@ -105,7 +110,7 @@ def _own_ray() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _for_us_alone() -> Iterator[None]:
+def _for_us_alone(scratch: Path | None) -> Iterator[None]:
     """While a Ray of our own starts: without what serves people and other machines, which takes seconds of every start.
 
     The dashboard, the autoscaler and the copying of logs are processes of Python that import Ray. Its agents stay, in the form
@@ -116,19 +121,19 @@ def _for_us_alone() -> Iterator[None]:
     ]
     for start in ("start_api_server", "start_monitor", "start_log_monitor"):
         instead.append((ray._private.node.Node, start, lambda *_, **__: None))
-    with environment(_ours()), contextlib.ExitStack() as stack:
+    with environment(_ours(scratch)), contextlib.ExitStack() as stack:
         for owner, name, other in instead:
             if hasattr(owner, name):  # they are Ray's own, and may go with another version
                 stack.enter_context(mock.patch.object(owner, name, other))
         yield
 
 
-def _ours() -> dict[str, str]:
-    """What the workers of a Ray of our own inherit while it starts: where our modules are, and who forks their children.
+def _ours(scratch: Path | None) -> dict[str, str]:
+    """What the workers of a Ray of our own inherit while it starts: our modules, who forks their children, and where files go.
 
     A runtime environment would say so too, but then the workers that Ray starts ahead are none that it can use.
     """
-    return {"PYTHONPATH": python_path(), forkserver.ADDRESS: forkserver.start()}
+    return {"PYTHONPATH": python_path(), forkserver.ADDRESS: forkserver.start(), WITHIN: str(scratch or "")}
 
 
 def demand_answer(address: str) -> None:

@@ -25,6 +25,9 @@ from runner.errors import InfrastructureLost, NotFound
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
+JOB = "SWEEP_RUNNER_JOB_ID"
+"""Environment variable of a job: its own id. Who has it was submitted from somewhere else."""
+
 SWEEP, NAME = "sweep_id", "sweep_name"  # a job's metadata, where it is a sweep's
 STARTS = "Running entrypoint for job "
 """How the line begins that Ray writes into a job's log before what the job prints; above it are lines of Ray's own."""
@@ -113,7 +116,7 @@ class Jobs:
                 "working_dir": str(Path.cwd()),
                 "excludes": LEFT_HERE,
                 "py_modules": [str(root / package) for package in PACKAGES],
-                "env_vars": dict(variables),
+                "env_vars": {**variables, JOB: job_id},
             },
         }
         end = time.monotonic() + NOT_READY

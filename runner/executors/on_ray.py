@@ -20,6 +20,7 @@ from runner.executors.connecting import Vital, connect, is_accelerator
 from runner.executors.measurers import Measurers
 from runner.executors.ray_workers import first_line, forkserver_of
 from runner.interrupt import interrupt
+from runner.process.scratch import Scratch
 from runner.records import Device, TargetKind
 
 LOOK = 2.0
@@ -33,8 +34,9 @@ class RayExecutor:
     """`address` None starts a Ray on this machine that ends with the sweep."""
 
     def __init__(self, address: str | None = None):
-        connect(address)
         self._own = address is None
+        self._scratch = Scratch() if self._own else None
+        connect(address, self._scratch.folder if self._scratch else None)
         self._vital, self._nodes = Vital(), Nodes()
         self._nodes.look()
         self._measurers = Measurers(self._nodes, self._start, alone=self._own)
@@ -80,6 +82,8 @@ class RayExecutor:
 
     def close(self) -> None:
         ray.shutdown()
+        if self._scratch is not None:
+            self._scratch.remove()
 
     def _build(self, job: BuildJob, deadline: float) -> Any:
         return ray_workers.build.remote(job, deadline)

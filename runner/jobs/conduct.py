@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import FailureKind, JobFailed
+from runner.paths import here
 from runner.process.session import processes_of
 from runner.records import TargetKind
 from runner.targets.base import backend
@@ -71,7 +72,7 @@ def _settings() -> dict[str, Any]:
         "torch's allow_tf32": matmul.allow_tf32,
         "torch's allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
         "torch's deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "the current folder": str(Path.cwd()),
+        "the current folder": here(),
     }
 
 

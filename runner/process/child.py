@@ -3,7 +3,7 @@
 The child is forked, where it can be, from a process that has imported torch and TileLang (`forkserver.py`). It stays between
 jobs, and is replaced after it died, was killed, said that its device is no longer usable, or left something behind: processes
 that still run, or much memory. Jobs and results travel over a private pipe, so nothing that a kernel prints can be taken for a
-result; what it prints goes to a file, whose tail is kept.
+result; what it prints goes to a file, whose tail is kept. Its temporary files are in a folder of its own, which ends with it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from runner.errors import FailureKind, JobFailed
+from runner.paths import here
 from runner.process import worker
 from runner.process.forkserver import Forked, fork
 from runner.process.memory import MemoryWatch, default_limit
+from runner.process.scratch import Scratch
 from runner.process.session import kill_session, processes_of
 from runner.subprocesses import python_path
 
@@ -65,7 +66,8 @@ class Child:
         self._jobs: IO[bytes] | None = None
         self._results: int = -1
         self._limit = 0.0
-        self._output = tempfile.NamedTemporaryFile(prefix="runner-child-", suffix=".log")  # noqa: SIM115 - lives as long as the child
+        self._output = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - lives as long as the child, and has no name that could stay
+        self._scratch: Scratch | None = None
 
     def run(
         self,
@@ -81,7 +83,7 @@ class Child:
         is `overdue`. One that uses more than `memory_gb` gigabytes is killed likewise, and the failure is a crash.
         The function must be importable, its arguments and result picklable.
         """
-        os.truncate(self._output.name, 0)
+        os.ftruncate(self._output.fileno(), 0)
         try:
             process = self._give((function, args))
             watch = MemoryWatch(process.pid, self._limit if memory_gb is None else memory_gb * 1e9)
@@ -105,10 +107,8 @@ class Child:
 
     def output(self) -> str:
         """The tail of what the last job printed."""
-        with Path(self._output.name).open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - OUTPUT_TAIL))
-            return file.read().decode(errors="replace").strip()
+        size = os.fstat(self._output.fileno()).st_size
+        return os.pread(self._output.fileno(), OUTPUT_TAIL, max(0, size - OUTPUT_TAIL)).decode(errors="replace").strip()
 
     def close(self) -> None:
         """Kill the child and its whole group, if there is one."""
@@ -117,7 +117,7 @@ class Child:
             return
         kill_session(process.pid)
         process.wait()
-        self._drop_pipes()
+        self._let_go()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -127,16 +127,16 @@ class Child:
         self._limit = default_limit()
         job_read, job_write = os.pipe()
         result_read, result_write = os.pipe()
-        with Path(self._output.name).open("ab") as log:
-            pipes = (job_read, result_write)
-            forked = fork(self._env, log.fileno(), pipes) if self._forked else None
-            self._process = forked or self._spawn(log, pipes)
+        self._scratch, pipes = Scratch(), (job_read, result_write)
+        env = {**self._env, "TMPDIR": str(self._scratch.folder)}
+        forked = fork(env, self._output.fileno(), pipes) if self._forked else None
+        self._process = forked or self._spawn(env, pipes)
         os.close(job_read)
         os.close(result_write)
         self._jobs, self._results = os.fdopen(job_write, "wb"), result_read
         return self._process
 
-    def _spawn(self, log: IO[bytes], pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
+    def _spawn(self, env: Mapping[str, str], pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
         """A child that imports everything itself."""
         # By path and not by -m, which would put the current folder first on the child's path, and a user's files before ours.
         # Under another command, its parent is not this process, and the pipe's end alone tells it to end.
@@ -144,10 +144,11 @@ class Child:
         command = [*self._under, sys.executable, worker.__file__, *map(str, pipes), str(parent)]
         return subprocess.Popen(
             command,
-            env={**self._env, "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"},
+            env={**env, "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"},
+            cwd=here() or "/",
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=self._output,
+            stderr=self._output,
             pass_fds=pipes,
             start_new_session=True,
         )
@@ -185,7 +186,7 @@ class Child:
                 raise _Overdue
             if watch.exceeded():
                 raise _Greedy(f"used more than {watch.limit / 1e9:.3g} GB of memory")
-            if Path(self._output.name).stat().st_size > OUTPUT_LIMIT:
+            if os.fstat(self._output.fileno()).st_size > OUTPUT_LIMIT:
                 raise _Greedy(f"printed more than {OUTPUT_LIMIT >> 30} GiB")
             # A forked grandchild holds the pipe open after the child's death, so its end alone does not tell.
             dead = self._process.poll() is not None
@@ -219,13 +220,16 @@ class Child:
             code = None
         kill_session(process.pid)  # grandchildren
         process.wait()
-        self._drop_pipes()
+        self._let_go()
         if isinstance(process, Forked) and process.server_gone:
             return JobFailed(FailureKind.LOST, "the process that forked its child is gone", self.output())
         how = "closed its result pipe and went on running, killed" if code is None else _ended(code)
         return JobFailed(FailureKind.CRASH, how, self.output())
 
-    def _drop_pipes(self) -> None:
+    def _let_go(self) -> None:
+        """Of what a child had that is gone."""
+        if self._scratch is not None:
+            self._scratch.remove()
         with contextlib.suppress(OSError):
             if self._jobs is not None:
                 self._jobs.close()

@@ -26,11 +26,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NoReturn
 
+from runner.paths import here
 from runner.process import worker
 from runner.process.lease import TAKES_TURNS
+from runner.process.scratch import Scratch
 from runner.process.session import kill_session
 from runner.subprocesses import NO_DEVICES, die_with, python_path
 
@@ -49,14 +50,15 @@ class _Own:
 
     def __init__(self) -> None:
         self.path = tuple(sys.path)
-        self._folder = tempfile.TemporaryDirectory(prefix="runner-fork-")
-        self.address = str(Path(self._folder.name) / "socket")
+        self._folder = Scratch()
+        self.address = str(self._folder.folder / "socket")
         env = {**os.environ, **NO_DEVICES, "PYTHONUNBUFFERED": "1", TAKES_TURNS: "1"}
         env["PYTHONPATH"] = python_path()
         # By path and not by -m, which would put the current folder first on the path, and a user's files before ours.
         self.process = subprocess.Popen(
             [sys.executable, __file__, self.address, str(os.getpid())],
             env=env,
+            cwd=here() or "/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -70,7 +72,7 @@ class _Own:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._folder.cleanup()
+        self._folder.remove()
 
 
 class Forked:
@@ -123,7 +125,7 @@ def fork(env: Mapping[str, str], output: int, pipes: Sequence[int]) -> Forked | 
     try:
         connection.settimeout(LONGEST_IMPORT)
         _connect(connection, start())
-        request = pickle.dumps(({**env, "PYTHONPATH": python_path()}, str(Path.cwd()), sys.path))
+        request = pickle.dumps(({**env, "PYTHONPATH": python_path()}, here() or "/", sys.path))
         socket.send_fds(connection, [SIZE.pack(len(request))], [output, *pipes])
         connection.sendall(request)
         (pid,) = NUMBER.unpack(_read(connection, NUMBER.size))
@@ -221,6 +223,7 @@ class Server:
             os.environ.clear()
             os.environ.update({**self._imported, **env}, PYTHONUNBUFFERED="1")
             sys.path[:] = path
+            tempfile.tempdir = None  # what was imported may have asked for the server's
             with contextlib.suppress(OSError):
                 os.chdir(folder)
             worker.main(jobs, results, server)
