@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runner import finals
+from runner.cli import render
 from runner.errors import FailureKind, InfrastructureLost, JobFailed, RequestError
 from runner.executors.base import Executor
 from runner.executors.inline import InlineExecutor
@@ -663,6 +664,29 @@ class TestFinals:
 
     def test_none_are_asked_for(self) -> None:
         assert play(fates(**self.TIMES), finals=0).pairs() == []
+
+
+class TestReport:
+    def lines(self, ran: Ran) -> list[str]:
+        """What is said below the table."""
+        sweep = make_sweep(tuple(map(of, ran.outcomes)), (device(0),))
+        found = {o.variant.id: o for o in ran.decided.values()}
+        report = report_of(sweep, found, dict.fromkeys(found, "run"), ran.result, {("node", 0): 0.2})
+        return [part for part in render.report(report, 1.0) if isinstance(part, str)]
+
+    def test_on_a_machine_that_is_never_idle_it_says_what_gets_an_answer(self) -> None:
+        busy = {name: Fate(name, others=["python3 (pid 7)"]) for name in ("base", "a")}
+        said = self.lines(play(busy, acceptance=Acceptance(mma="none"), finals=1))
+        assert any("sweep submit sweeps/interleave.yaml --set accept.alone=none" in line for line in said)
+        one_was_alone = {**busy, "base": Fate("base")}
+        said = self.lines(play(one_was_alone, acceptance=Acceptance(mma="none"), finals=1))
+        assert not any("accept.alone=none" in line for line in said)
+
+    def test_a_baseline_that_drifted_is_told_and_no_result_is_called_suspect(self) -> None:
+        said = self.lines(play(fates(base=2.0, a=1.0), finals=1, baselines={0: [1.0, 1.2]}, baseline_disturbed="python3 (pid 7)"))
+        (line,) = (line for line in said if line.startswith("torch.mm on NVIDIA H200: 1 ms"))
+        assert "disturbed: python3 (pid 7)" in line and "+20.0% after the sweep; the device has drifted" in line
+        assert not any("suspect" in line for line in said) and any(line.startswith("candidate: x=a") for line in said)
 
 
 class TestInterrupt:
