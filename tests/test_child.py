@@ -215,7 +215,7 @@ class TestTemporaryFiles:
     def test_end_with_a_child_that_is_killed_or_dies(self, temporary: Path, forked: bool) -> None:
         child = Child(forked=forked)
         for end, *arguments in ((jobs.exit_with, 3), (time.sleep, 600), (jobs.kill_itself, signal.SIGSEGV)):
-            child.run(jobs.leave_a_file, deadline=30)
+            assert temporary in Path(child.run(jobs.leave_a_file, deadline=30)).parents
             failure_of(child, end, *arguments, deadline=1)
             assert list(temporary.iterdir()) == []
         child.close()
