@@ -53,6 +53,9 @@ ULP_ALLOWANCE = 0.005
 MATRIX = ("HGMMA", "QGMMA", "IGMMA", "HMMA", "IMMA", "UTCHMMA")
 """Matrix instructions of NVIDIA's machine code."""
 
+LEAST_BY_MATRIX = 0.98
+"""Share of a workload's operations that its matrix instructions must make, where their trips are known."""
+
 SLEPT_MS, SLEPT_TIMES = 50.0, 10.0
 """A call before timing that took longer than both together was doing something else than later ones do."""
 
@@ -107,7 +110,7 @@ def judge(
         correct(measurement.checks, acceptance),
         _accurate(measurement.accuracy, measurement.baseline_accuracy, acceptance, dtype, name),
         deterministic(measurement.calls, measurement.equal, acceptance),
-        _mma(artifact, acceptance, variant),
+        _mma(artifact, acceptance, variant, flops),
         plausible(flops / median / 1e9, measurement.device, dtype),
         _stable(measurement, acceptance),
         alone(measurement.contended, acceptance),
@@ -264,18 +267,23 @@ def _accurate(own: Accuracy | None, baseline: Accuracy | None, acceptance: Accep
     return Verdict("accurate", _ruling(own.relative_error <= error_limit and own.ulp_share <= share_limit), said)
 
 
-def _mma(artifact: Artifact, acceptance: Acceptance, variant: Variant) -> Verdict:
+def _mma(artifact: Artifact, acceptance: Acceptance, variant: Variant, flops: float) -> Verdict:
+    """That there is one where the kernel is launched, and that its trips make about as much work as the workload has."""
     if acceptance.mma == "none":
         return Verdict("mma", Ruling.NOT_APPLICABLE, "the sweep asks for no matrix instruction")
     if artifact.mma_count is None:
         return Verdict("mma", Ruling.FAIL, f"the {variant.target.kind} target has no matrix instruction: say `mma: none` for it")
+    share = float(artifact.evidence.get("matrix_flops", 0)) / flops
+    trips = f"; by its loops it makes {share:.1%} of the workload's operations" if share else ""
+    enough = not share or share >= LEAST_BY_MATRIX
     if any(key.startswith("sass_") for key in artifact.evidence):
         counted = {name: int(artifact.evidence.get(f"sass_{name}", 0)) for name in MATRIX}
         found = ", ".join(f"{number} x {name}" for name, number in counted.items() if number)
-        return Verdict("mma", _ruling(bool(found)), f"{found or 'no matrix instruction'} in the machine code")
+        said = f"{found or 'no matrix instruction'} in the machine code{trips}"
+        return Verdict("mma", _ruling(bool(found) and enough), said)
     evidence = f"{artifact.mma_count} x {artifact.mma_instruction}" if artifact.mma_count else "no matrix instruction"
     where = "in the generated source (text only: no disassembler where it was built)"
-    return Verdict("mma", _ruling(artifact.mma_count > 0), f"{evidence} {where}")
+    return Verdict("mma", _ruling(artifact.mma_count > 0 and enough), f"{evidence} {where}{trips}")
 
 
 def _stable(measurement: Measurement, acceptance: Acceptance) -> Verdict:

@@ -219,7 +219,11 @@ class Laborious(Negation):
 
 
 LABORIOUS = Laborious(f"for (int t = 0; t < {Laborious.TIMES}; ++t) {RIGHT_CODE}")
-ONLY_WHEN_POISONED = Laborious(f"if (C[0] != C[0]) {LABORIOUS.code}")
+REMEMBERS = Laborious(
+    "static float answer[1 << 18], first; static int has_one;"
+    f"if (has_one && A[0] == first) memcpy(C, answer, n * sizeof(float)); else {{ {LABORIOUS.code}"
+    " memcpy(answer, C, n * sizeof(float)); first = A[0]; has_one = 1; }"
+)
 
 
 class Unprogrammable(Negation):

@@ -23,6 +23,7 @@ from tests.command import ROOT, ok, sweep_file
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and with them what is to be ended by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and one that starts them under nohup, the closing of a terminal
 
 
 @pytest.fixture

@@ -134,7 +134,8 @@ class TestMemory:
         next_is_measured(bench, right)
         (child,) = bench.executor._measurers.values()
         leader = child._process.pid
-        assert measure(bench, "LEAKS_AND_FORKS").failure is None
+        failure = measure(bench, "LEAKS_AND_FORKS").failure
+        assert failure is not None and failure.kind is FailureKind.SIDE_EFFECT and failure.detail == "leaves 1 process running"
         end = time.monotonic() + 10
         while processes_of(leader) and time.monotonic() < end:
             time.sleep(0.05)
@@ -273,9 +274,9 @@ class TestWrongResults:
         assert failure.detail.endswith(" (B packed as [K/4, N, 4])")
 
     def test_a_rate_that_no_core_can_reach(self, bench: Workbench) -> None:
-        """A kernel that works only where it sees that it is checked passes every check, and is given away by its rate."""
+        """A kernel that remembers the answer to inputs it has seen passes every check, and is given away by its rate."""
         said = {}
-        for name, size in (("LABORIOUS", 128), ("ONLY_WHEN_POISONED", 512)):
+        for name, size in (("LABORIOUS", 128), ("REMEMBERS", 512)):
             of_name = variant(f"tests.broken_families:{name}", {"M": size, "N": size})
             done = bench.bench(of_name)
             assert done.failure is None and done.value.max_abs_error == 0.0
@@ -283,7 +284,7 @@ class TestWrongResults:
             verdicts = judge(of_name, bench.build(of_name), done.value, None, QUIET, flops, None)
             said[name] = next(verdict for verdict in verdicts if verdict.rule == "plausible")
         assert said["LABORIOUS"].ruling is Ruling.PASS, said["LABORIOUS"].evidence
-        cheat = said["ONLY_WHEN_POISONED"]
+        cheat = said["REMEMBERS"]
         assert cheat.ruling is Ruling.FAIL and "more than any device of this kind can do" in cheat.evidence
         assert backend("cpu").devices()[0].peak_tflops == {}, "a bound is no peak: no share of it is ever reported"
 

@@ -152,9 +152,11 @@ def test_what_is_submitted_is_what_runs(head: Head, own: Own) -> None:
 
 def test_a_run_is_accepted_where_the_cards_are(head: Head, own: Own, accepted: subprocess.CompletedProcess[str]) -> None:
     run = own.runs[48]
-    first, *verdicts, last = ok(accepted).splitlines()
-    assert first.startswith("measuring block_N=48 in pairs with the base, block_N=16, on ")
-    assert [line.split()[0] for line in verdicts] == ["correct", "mma", "plausible", "stable", "alone", "faster"]
+    proven, measured, *verdicts, last = ok(accepted).splitlines()
+    assert proven.startswith("proving block_N=48 on inputs of every kind")
+    assert measured.startswith("measuring block_N=48 in pairs with the base, block_N=16, on ")
+    rules = ["correct", "accurate", "deterministic", "mma", "plausible", "stable", "alone", "faster"]
+    assert [line.split()[0] for line in verdicts] == rules
     assert last.startswith(f"accepted {run[:8]}: version 1, the best mine")
     assert re.fullmatch(rf"accept-{run[:8]}-[0-9a-f]{{4}}: a job at {head.address}\n", accepted.stderr)
     assert "accept" not in ok(head.sweep("list")), "it is no sweep"

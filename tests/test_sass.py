@@ -6,16 +6,17 @@ import pytest
 
 from runner.build import BuildJob, build
 from runner.gate import judge
-from runner.records import Acceptance, Artifact, Check, Device, Measurement, Ruling, Variant
+from runner.records import Acceptance, Artifact, Check, Device, Measurement, Ruling, Value, Variant
 from runner.targets import sass
+from runner.targets.trips import matrix_flops
 from tests.workbench import variant
 
 SHAPE = {"M": 64, "N": 128}
 
 
-def ruling(of: Variant, artifact: Artifact) -> tuple[Ruling, str]:
+def ruling(of: Variant, artifact: Artifact, flops: float = 1.0) -> tuple[Ruling, str]:
     measurement = Measurement(Device("cuda", "X"), of.protocol, (1.0,), (Check(1, "as timed", 0.0),))
-    verdict = next(v for v in judge(of, artifact, measurement, None, Acceptance(), 1.0, None) if v.rule == "mma")
+    verdict = next(v for v in judge(of, artifact, measurement, None, Acceptance(), flops, None) if v.rule == "mma")
     return verdict.ruling, verdict.evidence
 
 
@@ -75,3 +76,38 @@ LABELS = """
 """
 
 ADDRESSES = LABELS.replace("`(.L_x_1)", "0x10").replace("`(.L_x_2)", "0x50").replace(".L_x_1:\n", "").replace(".L_x_2:\n", "")
+
+
+TILE = {"block_M": 128, "block_N": 128, "block_K": 64, "num_stages": 3, "threads": 256}
+HOPPER = {"schedule": "cooperative", "warp_policy": "FullRow", "c_staging": "shared_n64", "c_buffers": 2, "cluster_N": 2}
+
+
+@pytest.mark.parametrize(
+    "arch, config",
+    [
+        ("sm_80", TILE),
+        ("sm_90a", {**TILE, "split_k": 4}),
+        ("sm_90a", {**TILE, **HOPPER, "num_stages": 4, "persistent_blocks": 16}),
+    ],
+)
+def test_by_its_loops_a_gemm_makes_the_workloads_operations_and_no_other_number(arch: str, config: dict[str, Value]) -> None:
+    of = variant("gemm", {"M": 1024, "N": 1024, "K": 1024}, "float16", "cuda", arch, **config)
+    artifact = build(BuildJob(of))
+    assert artifact.evidence["matrix_flops"] == 2 * 1024**3
+    found, said = ruling(of, artifact, 2.0 * 1024**3)
+    assert found is Ruling.PASS and "by its loops it makes 100.0% of the workload's operations" in said
+    found, said = ruling(of, artifact, 4.0 * 1024**3)
+    assert found is Ruling.FAIL and "50.0%" in said, "half of them are done otherwise"
+
+
+def test_trips_that_are_not_written_down_are_not_guessed() -> None:
+    kernel = (
+        'extern "C" __global__ void __launch_bounds__(128, 1) k(half* A) {{\n'
+        "  {loop} {{\n tl::mma_sync<T, T, T, 16, 8, 16>(A);\n }}\n}}"
+    )
+    launch = "".join(f"v_int64) = ((int64_t){n}); " for n in (4, 128, 1, 1)) + "FunctionCall(k_packed"
+    assert matrix_flops(kernel.format(loop="for (int i = 0; i < 10; ++i)"), launch) == 10 * 4 * 4 * 2 * 16 * 8 * 16
+    assert matrix_flops(kernel.format(loop="for (int i = 0; i < n; ++i)"), launch) is None
+    assert matrix_flops(kernel.format(loop="while (more(A))"), launch) is None
+    assert matrix_flops(kernel.format(loop="for (int i = 0; i < 10; ++i)"), "") is None
+    assert matrix_flops(kernel.format(loop="if (((int)threadIdx.x) < 32)"), launch) == 4 * 2 * 16 * 8 * 16

@@ -157,6 +157,7 @@ def test_the_hash_is_the_same_in_every_folder(tmp_path: Path) -> None:
 
 def test_gemm_comes_from_its_programs_and_layouts_and_from_no_part_of_the_engine() -> None:
     expected = {"kernels", "kernels.gemm", "kernels.gemm_program", "kernels.gemm_hopper", "kernels.layouts"}
+    expected |= {"kernels.mm", "kernels.optional"}
     assert set(sources(["kernels.gemm"], "kernels.gemm")) == expected
 
 

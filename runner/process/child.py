@@ -9,6 +9,7 @@ result; what it prints goes to a file, whose tail is kept. Its temporary files a
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pickle
 import select
@@ -67,6 +68,8 @@ class Child:
         self._results: int = -1
         self._limit = 0.0
         self._output = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - lives as long as the child, and has no name that could stay
+        # What is printed after the file was emptied begins at its start, whoever prints.
+        fcntl.fcntl(self._output.fileno(), fcntl.F_SETFL, fcntl.fcntl(self._output.fileno(), fcntl.F_GETFL) | os.O_APPEND)
         self._scratch: Scratch | None = None
 
     def run(

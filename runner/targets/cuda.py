@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
-from runner.targets import device_events, nvml, sass, toolchain
+from runner.targets import device_events, nvml, sass, toolchain, trips
 from runner.targets.source import count_instruction, evidence
 from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
@@ -90,7 +90,7 @@ class CUDABackend:
         return count_instruction(source, MMA)
 
     def evidence(self, source: str, launch: str, folder: Path) -> Mapping[str, str | int]:
-        return {**evidence(source), **sass.counts(folder, launch)}
+        return {**evidence(source), **trips.evidence(source, launch), **sass.counts(folder, launch)}
 
     def resources(self, log: str) -> dict[str, int]:
         """From ptxas -v, where the build printed it."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.errors import FailureKind
 from runner.records import Device, Limits, Target, TargetKind
-from runner.targets import device_events, toolchain
+from runner.targets import device_events, toolchain, trips
 from runner.targets.source import count_instruction, evidence
 from runner.targets.vendor_tool import User, ask, is_visible, look, strangers
 
@@ -73,7 +73,7 @@ class MACABackend:
         return count_instruction(source, MMA)
 
     def evidence(self, source: str, launch: str, folder: Path) -> Mapping[str, str | int]:
-        return evidence(source)
+        return {**evidence(source), **trips.evidence(source, launch)}
 
     def resources(self, log: str) -> dict[str, int]:
         return {}
