@@ -16,6 +16,9 @@ from runner.records import TIMED, Outcome, Paired, SweepInfo, Verdict, Workload,
 from runner.stats import median, quantile
 from tracking import layout
 
+STATE = ("clock_mhz", "clock_mhz_least", "power_w")
+"""Of a device's state while it was timed: what says whether two latencies were taken under the same conditions."""
+
 
 def params(outcome: Outcome) -> dict[str, str]:
     """Shape, dtype and every entry of the config by its own name (`pass.` and `env.` entries included)."""
@@ -44,7 +47,10 @@ def _timing(outcome: Outcome, flops: float | None) -> dict[str, float | None]:
     tflops = rate(latency, flops)
     peak = device.peak_tflops.get(outcome.variant.workload.dtype)
     own, theirs = measurement.accuracy, measurement.baseline_accuracy
+    numbers = {k: v for k, v in measurement.state.items() if k in STATE and isinstance(v, float)}
     return {
+        **numbers,
+        "first_call_ms": measurement.first_call_ms or None,
         "latency_ms_median": latency,
         "latency_ms_p20": quantile(samples, 0.2),
         "latency_ms_p80": quantile(samples, 0.8),

@@ -356,6 +356,10 @@ def shown(stored: Stored) -> list[Any]:
         for name, accuracy in (("", measurement.accuracy), (f" of {_baseline_name(outcome)}", measurement.baseline_accuracy)):
             rows += [(f"relative error{name}", f"{accuracy.relative_error:.3g}")] if accuracy else []
         rows += [("max_abs_error", f"{measurement.max_abs_error:.6g}"), ("prepack ms", f"{measurement.prepack_ms:.4g}")]
+        rows += [("first call ms", f"{measurement.first_call_ms:.4g}")] if measurement.first_call_ms else []
+        rows += [("outputs equal", f"{measurement.equal} of {measurement.calls}")] if measurement.calls else []
+        rows += [("calls at a time", str(measurement.batch))] if measurement.batch > 1 else []
+        rows += [("taken again", f"{measurement.exposed} samples, for launches that showed")] if measurement.exposed else []
         rows += [("cache", measurement.cache), ("state", state)]
         rows += [("versions", ", ".join(f"{k} {v}" for k, v in measurement.versions.items()))]
         parts.append(table(("measured", measurement.measured_at[:16]), rows))
